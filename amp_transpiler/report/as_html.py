@@ -36,6 +36,10 @@ _OUTPUTS_IN_SUMMARY = 5
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
 _SOURCES = "Errors of single nodes add in squares. A node is listed with what it adds to the worst output."
 _COSTLY = "Predicted time in float32, on {device}."
+_TIMES = (
+    "Each node by itself on {device}, as it was decided. Casts are not among them, and in a run the host asks for the "
+    "next kernels during a long one: the time of the whole stands above."
+)
 _FRONTIER = (
     "Each point is a choice of precisions: its error, and its predicted time on {device}. Open dots are predicted."
 )
@@ -151,6 +155,8 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
         "sources_words": _SOURCES,
         "costly": sections.linked(sections.costly_table(report), links),
         "costly_words": _COSTLY.format(device=device),
+        "times": sections.times_table(report),
+        "times_words": _TIMES.format(device=device),
         "precisions": names,
         "operator_chart": _drawn(operator_chart(report)),
         "missing": sorted(report.missing_kernels.items(), key=lambda item: (-item[1], item[0])),

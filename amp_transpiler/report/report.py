@@ -43,6 +43,7 @@ class DecisionRow:
         bytes: bytes that it moves as it was decided; None: not known.
         milliseconds: predicted time as it was decided; None: not known.
         milliseconds_fp32: predicted time in float32; None: not known.
+        bound: what its predicted time is spent on: `launch`, `bytes` that it moves, or `arithmetic`; empty: not known.
         remedy: what it would take to change its precision; empty: nothing is known to.
     """
 
@@ -58,6 +59,7 @@ class DecisionRow:
     bytes: int | None = None
     milliseconds: float | None = None
     milliseconds_fp32: float | None = None
+    bound: str = ""
     remedy: str = ""
 
     def __repr__(self) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "sources_table",
     "states_table",
     "steps_table",
+    "times_table",
 ]
 
 
@@ -147,6 +148,7 @@ def _node_columns() -> dict[str, Column[DecisionRow]]:
         ),
         _time_column("predicted", "milliseconds"),
         _time_column("in float32", "milliseconds_fp32"),
+        Column("bound by", lambda row: row.bound, lambda row: bool(row.bound)),
         Column("to change it", lambda row: row.remedy, lambda row: bool(row.remedy), kind=_words),
     )
     return {column.head: column for column in columns}
@@ -188,7 +190,39 @@ def nodes_table(report: Report, anchor: str = "") -> PageTable:
     )
 
 
-_SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32", "reason", "to change it")
+def times_table(report: Report) -> PageTable:
+    """Return the predicted time of each operator's nodes, the longest first, and what bounds most of it."""
+    found: dict[str, list[DecisionRow]] = {}
+    for row in report.decisions:
+        if row.milliseconds:
+            found.setdefault(row.op, []).append(row)
+    total = math.fsum(row.milliseconds or 0.0 for rows in found.values() for row in rows)
+
+    def spent(item: tuple[str, list[DecisionRow]]) -> float:
+        return math.fsum(row.milliseconds or 0.0 for row in item[1])
+
+    columns: list[Column[tuple[str, list[DecisionRow]]]] = [
+        Column("operator", lambda item: item[0]),
+        Column("nodes", lambda item: str(len(item[1])), key=lambda item: len(item[1])),
+        Column("predicted", lambda item: human_time(spent(item)), key=spent),
+        Column("share", lambda item: percent(spent(item) / total), key=spent),
+        Column("bound by", lambda item: _bounds(item[1])),
+    ]
+    return table_of("Predicted time by operator", columns, sorted(found.items(), key=lambda item: -spent(item)))
+
+
+def _bounds(rows: Sequence[DecisionRow]) -> str:
+    """Return what the time of some nodes is spent on: `bytes 80%, launch 20%`."""
+    spent: dict[str, float] = {}
+    for row in rows:
+        if row.bound:
+            spent[row.bound] = spent.get(row.bound, 0.0) + (row.milliseconds or 0.0)
+    whole = math.fsum(spent.values())
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {time / whole:.0%}" for name, time in ordered)
+
+
+_SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32", "bound by", "reason", "to change it")
 
 
 def sources_table(report: Report) -> PageTable:
