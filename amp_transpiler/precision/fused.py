@@ -23,4 +23,4 @@ def fused_advice(assignment: Assignment) -> tuple[str, ...]:
         return ()
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     stay = f"{sum(counts.values())} of {total} nodes have no {assignment.low.name} form"
-    return (f"{stay}: {listed}, which ONNX Runtime's optimizer makes; if it did, convert the model that it was given",)
+    return (f"{stay}: {listed}, which ONNX Runtime's optimizer makes; if it did, convert the model it was given",)
