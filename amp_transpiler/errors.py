@@ -47,8 +47,11 @@ __all__ = [
     "visible",
 ]
 
-PAGE = "docs/errors.md"
-"""The page that lists every error. Errors end with a link to it; the site's address belongs here once there is one."""
+PAGE = pathlib.Path(__file__).resolve().with_name("errors.html").as_uri()
+"""The page about errors, in the package itself, so that whoever has the command can open the link that errors end with.
+
+`scripts/error_docs.py` writes it. `docs/errors.md` lists every message besides.
+"""
 
 _BUG = "a-bug-in-this-package"
 

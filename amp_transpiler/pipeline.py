@@ -49,7 +49,7 @@ from amp_transpiler.systems.choice import (
 )
 from amp_transpiler.systems.program_names import IoTypes, limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
-from amp_transpiler.targets.devices import DEFAULT_DEVICE, checked_dims, find_device
+from amp_transpiler.targets.devices import DEFAULT_DEVICE, checked_dims, device_for
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
@@ -219,7 +219,7 @@ def transpile(
 
         report = amp.transpile("model.onnx", "model.fp16.onnx", inputs="samples.npz", tolerance="1%")
         print(report.verdict)
-        print([row.name for row in report.decisions if row.precision == "high"])
+        print([row.name for row in report.decisions if row.precision == "float32"])
     """
     given = dict(locals())
     if isinstance(recipe, (str, os.PathLike)):
@@ -251,7 +251,9 @@ def transpile(
         required=tolerance is not None or metric is not None or mismatch is not None,
         device_check=checked_wish(device_check, verify=verify),
     )
-    chosen = dataclasses.replace(chosen, device=find_device(device).name, dims=checked_dims(dims))
+    formats = "" if chosen.copies else chosen.low.name
+    gpu = device_for(device, chosen.target.name, formats, runs_on_gpu=chosen.target.runs_on_gpu)
+    chosen = dataclasses.replace(chosen, device=gpu.name, dims=checked_dims(dims))
     chosen = _aimed(
         chosen,
         asked,
@@ -375,7 +377,10 @@ def _begin(job: _Job, request: Request, chosen: Policy) -> _Begun:
         request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, given, request.low.name))
         kept = {
             name: getattr(chosen, name)
-            for name in ("limits", "wishes", "settled", "search_runs", "objective", "headroom", "thresholds")
+            for name in (
+                *("limits", "wishes", "settled", "search_runs", "objective", "headroom", "thresholds"),
+                *("device", "dims"),
+            )
         }
         chosen = dataclasses.replace(choose_policy(request), **kept)
     chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))

@@ -4,7 +4,7 @@
     python scripts/bench_search.py auto CORPUS --before TREE --json FILE   # against another version's source tree
     python scripts/bench_search.py tolerance CORPUS --json FILE            # half of level O2's error, asked twice
     python scripts/bench_search.py chain --before TREE --json FILE         # 4000 nodes, without verification
-    python scripts/bench_search.py page --json FILE --write                # docs/benchmarks/search_time.md
+    python scripts/bench_search.py page --json FILE --write                # docs/evidence/search_time.md
     python scripts/bench_search.py tolerance CORPUS --only rocm,dnsmos     # models whose path holds one of the words
 
 Measured is user and system time of the process and of the child that runs ONNX Runtime, both bound to one core: other
@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmarks" / "search_time.md"
+PAGE = ROOT / "docs" / "evidence" / "search_time.md"
 SHARE = 0.5  # of level O2's error
 SMALL = (300, 50e6)  # nodes and bytes up to which a question is to be answered in a minute
 WHOLE = 8_000_000  # bytes up to which every model is taken

@@ -218,7 +218,9 @@ def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Re
         "kept": report.verdict_word in ("verified", "plausible"),
         "error": _finite(found),
         "low": report.low_nodes,
-        "computing": sum(row.precision == "low" and row.op in _computing_operators() for row in report.decisions),
+        "computing": sum(
+            row.precision in ("float16", "bfloat16") and row.op in _computing_operators() for row in report.decisions
+        ),
         "nodes": report.low_nodes + report.high_nodes,
         "casts": report.casts,
         "ms": report.predicted_ms[1],

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts the verdicts over a corpus at auto, O1 and O2, each judged again by the tests' oracle.
 
-    python scripts/corpus_verdicts.py CORPUS                                        # writes docs/benchmarks/verdicts.md
+    python scripts/corpus_verdicts.py CORPUS                                        # writes docs/evidence/verdicts.md
     python scripts/corpus_verdicts.py CORPUS --output FILE --dtype bfloat16 --jobs 2
 
 `scripts/fetch_corpus.py CORPUS` fills the folder. It runs `tests/corpus/test_models.py`, so it also fails where those
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=pathlib.Path)
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "benchmarks" / "verdicts.md")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs" / "evidence" / "verdicts.md")
     parser.add_argument("--dtype", choices=["float16", "bfloat16", "both"], default="float16")
     parser.add_argument("--jobs", default="auto", help="processes (default: one a core)")
     options = parser.parse_args()

@@ -99,7 +99,7 @@ def change_of(path: pathlib.Path, level: str, dtype: str) -> Change:
 def _low_nodes(path: pathlib.Path, level: str, dtype: str) -> tuple[set[str], dict[str, str]]:
     options: Any = {"level": level, "dtype": dtype}  # argparse has checked them, or transpile does
     report = amp.transpile(path, verify=False, **options, prefer="size")
-    low = {row.name for row in report.decisions if row.precision == "low"}
+    low = {row.name for row in report.decisions if row.precision in ("float16", "bfloat16")}
     return low, {row.name: row.reason for row in report.decisions}
 
 

@@ -29,7 +29,8 @@ from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "figures.toml"
-PAGES = ("README.md", "docs/*.md", "docs/benchmarks/*.md")
+PAGES = ("README.md", "docs/*.md", "docs/benchmarks/*.md", "docs/evidence/*.md")
+_TABLES_OF_TESTS = ("docs/evidence/robustness.md", "docs/evidence/statements.md")  # their numbers are no measurements
 CHEAP = 300  # seconds
 
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
@@ -170,7 +171,7 @@ class Figures:
     def _uncovered(self, name: str, page: str) -> Iterator[str]:
         spans = [span for figure in self.figures if figure.file == name and (span := figure.span(page))]
         spans += [place.span() for row in self.exempt if row.file == name for place in re.finditer(row.text, page)]
-        for begin, number in numbers(page, measured=name.startswith("docs/benchmarks/")):
+        for begin, number in numbers(page, measured=_is_measured(name)):
             if not any(start <= begin < end for start, end in spans):
                 line = page.count("\n", 0, begin) + 1
                 yield f"{name}:{line}: {number!r} has no row in docs/figures.toml, and no exemption there"
@@ -187,6 +188,11 @@ def numbers(page: str, *, measured: bool) -> Iterator[tuple[int, str]]:
     for place in (_ANY if measured else _WITH_UNIT).finditer(page):
         if not any(start <= place.start() < end for start, end in hidden):
             yield place.start(), place[0]
+
+
+def _is_measured(name: str) -> bool:
+    """Whether a page is one of measurements."""
+    return name.startswith(("docs/benchmarks/", "docs/evidence/")) and name not in _TABLES_OF_TESTS
 
 
 def _name(row: str) -> str:

@@ -4,7 +4,7 @@
     python scripts/foreign_steps.py                     # all steps, 400 times: about an hour on two cores
     python scripts/foreign_steps.py --quick             # a few of them, 100 times: a minute
     python scripts/foreign_steps.py --only mlp torch    # steps whose name contains a word
-    python scripts/foreign_steps.py --markdown          # the tables of docs/benchmarks/foreign_steps.md
+    python scripts/foreign_steps.py --markdown          # the tables of docs/evidence/foreign_steps.md
 
 A cell is how far all weights together end from where fp32 takes them: norm of the difference over norm of the movement,
 in percent, lower precision emulated. Where that is more than 5 %, what exact float32 masters give stands behind it, in

@@ -134,7 +134,7 @@ def _converted(model: onnx.ModelProto, case: Case) -> tuple[Program, int]:
     options: dict[str, Any] = {"level": "O2", "dtype": case.dtype, "verify": False}
     report = amp.transpile(model, **options, prefer="size")
     if report.low_nodes != case.low:
-        names = [row.name for row in report.decisions if row.precision == "high"]
+        names = [row.name for row in report.decisions if row.precision == "float32"]
         report = amp.transpile(model, **options, include=names or ".*", prefer="size")
     assert report.program is not None  # without verification nothing is refused
     return report.program, report.low_nodes

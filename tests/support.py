@@ -10,6 +10,7 @@ import pytest
 from packaging.version import Version
 
 import amp_transpiler as amp
+from amp_transpiler.report.precision import kind_of
 from amp_transpiler.targets import Target
 
 LOW_NAMES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
@@ -182,8 +183,8 @@ def constant(program, name):
 
 
 def decisions(report):
-    """Node name -> precision."""
-    return {row.name: row.precision for row in report.decisions}
+    """Node name -> `low`, `high` or `untouched`, as decisions call them."""
+    return {row.name: kind_of(row.precision) for row in report.decisions}
 
 
 def reasons(report):

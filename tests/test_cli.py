@@ -17,7 +17,7 @@ import pytest
 from amp_transpiler import pipeline
 from amp_transpiler.cli import command as cli, progress as progress_module
 from amp_transpiler.cli.progress import PHASES
-from amp_transpiler.errors import CheckFailed, EnvironmentProblem, ModelError, OptionError, VerificationError
+from amp_transpiler.errors import PAGE, CheckFailed, EnvironmentProblem, ModelError, OptionError, VerificationError
 from amp_transpiler.report import DecisionRow, OutputComparison, Report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -58,7 +58,7 @@ class Recorder:
             level=options["level"],
             dtype=options["dtype"],
             target=options["target"],
-            decisions=(DecisionRow("product", "MatMul", "low", "white list"),),
+            decisions=(DecisionRow("product", "MatMul", "float16", "white list"),),
             nodes=1,
             low_nodes=1,
             outputs={"y": OutputComparison("y", "float32", (1, 3), 1e-4, 1e-4, 1.0)},
@@ -181,7 +181,7 @@ def test_failed_check_shows_the_report_and_writes_the_reports_asked_for(model, t
     assert cli.main([str(model), "--json", str(target)]) == 1
     stdout, stderr = capsys.readouterr()
     assert "model.onnx -> nothing written" in stdout
-    assert stderr == "amp-transpile: error: y: 3 values are not finite (docs/errors.md#a-failed-check)\n"
+    assert stderr == f"amp-transpile: error: y: 3 values are not finite ({PAGE}#a-failed-check)\n"
     record = json.loads(target.read_text())
     assert record["exit_status"] == 1
     assert record["error"] == "y: 3 values are not finite"
@@ -346,9 +346,9 @@ def test_real_conversion(model):
     assert "model.fp16.onnx" in process.stdout.replace("\n", "")
     found = json.loads(record.read_text())
     assert {row["name"]: row["precision"] for row in found["decisions"]} == {
-        "product": "low",
-        "positive": "low",
-        "same": "untouched",
+        "product": "float16",
+        "positive": "float16",
+        "same": "unchanged",
     }
     assert found["outputs"]["y"]["relative"] < 1e-3
     assert set(found["phases"]) <= set(PHASES)  # what the bar knows

@@ -1,4 +1,4 @@
-"""`docs/statements.md`: every row has a verdict, what it cites is there, and the counts are those of the rows."""
+"""`docs/evidence/statements.md`: rows have verdicts, what they cite is there, and the counts are those of the rows."""
 
 import collections
 import pathlib
@@ -7,7 +7,7 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "statements.md"
+PAGE = ROOT / "docs" / "evidence" / "statements.md"
 SAME, DIFFERS, IMPOSSIBLE, GPU, MACHINES = (
     "same",
     "differs",
@@ -74,7 +74,7 @@ def test_a_row_has_a_verdict_and_what_the_verdict_asks_for(row):
     if verdict == SAME:
         assert cited(reason), "the same, but no test shows it"
     elif verdict in (DIFFERS, IMPOSSIBLE):
-        assert re.search(r"\]\(\w+\.md(#[\w-]+)?\)$", reason), "it differs, but no page says so"
+        assert re.search(r"\]\(\.\./\w+\.md(#[\w-]+)?\)$", reason), "it differs, but no page says so"
         assert len(prose) > 20, "no reason"
     else:
         assert prose, "nothing is said of what would be measured"

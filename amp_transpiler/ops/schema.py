@@ -128,6 +128,12 @@ def opset_of(model: ir.Model, domain: str) -> int:
     return imports.get(domain, 1)
 
 
+def own_opset(model: ir.Model) -> int:
+    """Return the version of ONNX's own domain that the model imports; 0 if it imports other domains alone."""
+    imports = model.graph.opset_imports
+    return imports.get("", imports.get("ai.onnx", 0))
+
+
 @functools.cache
 def runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
     """Return domain and operator -> the schemas of all versions that ONNX Runtime bundles.

@@ -13,7 +13,7 @@ _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")  # domains of layouts
 
 
 def fused_advice(assignment: Assignment) -> tuple[str, ...]:
-    """Return a note if many nodes stay float32 because an optimizer has written operators without a low kernel."""
+    """Return a note if many nodes are operators that ONNX Runtime's optimizer makes, and that have no low kernel."""
     counts: dict[str, int] = {}
     for node in assignment.without_form:
         if node.domain in _LAYOUTS or operator_name(node) in FUSED:
@@ -22,5 +22,5 @@ def fused_advice(assignment: Assignment) -> tuple[str, ...]:
     if not counts or sum(counts.values()) < _MANY * total:
         return ()
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-    stay = f"{sum(counts.values())} of {total} nodes stay float32: ONNX Runtime's optimizer wrote them"
-    return (f"{stay}, and they have no {assignment.low.name} form ({listed}); convert the model it was given",)
+    stay = f"{sum(counts.values())} of {total} nodes have no {assignment.low.name} form"
+    return (f"{stay}: {listed}, which ONNX Runtime's optimizer makes; if it did, convert the model it was given",)

@@ -24,10 +24,11 @@ from amp_transpiler.report.frontier_chart import frontier_chart
 from amp_transpiler.report.headline import headline, kept_words, predicted_words, slower_words
 from amp_transpiler.report.page_table import Cell, PageTable
 from amp_transpiler.report.picture import HEATS, levels_of
+from amp_transpiler.report.precision import KINDS, kind_of
 from amp_transpiler.report.report import Report
 from amp_transpiler.report.table import human_bytes, outputs_worst_first, printable
 from amp_transpiler.report.verdict import tone_of
-from amp_transpiler.report.wording import PRECISIONS, percent, precision_name, remarks, target_words, training_words
+from amp_transpiler.report.wording import percent, precision_name, remarks, target_words, training_words
 
 __all__ = ["page", "render", "summary"]
 
@@ -35,6 +36,10 @@ _OUTPUTS_IN_SUMMARY = 5
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
 _SOURCES = "Errors of single nodes add in squares. A node is listed with what it adds to the worst output."
 _COSTLY = "Predicted time in float32, on {device}."
+_TIMES = (
+    "Each node by itself on {device}, as it was decided. Casts are not among them, and in a run the host asks for the "
+    "next kernels during a long one: the time of the whole stands above."
+)
 _FRONTIER = (
     "Each point is a choice of precisions: its error, and its predicted time on {device}. Open dots are predicted."
 )
@@ -54,8 +59,8 @@ def page(reports: Sequence[tuple[Report, str | None]]) -> str:
 def summary(report: Report) -> str:
     """Return a few lines for a notebook, which has styles of its own: the counts, the worst outputs and the verdict."""
     counts = ", ".join(
-        f"{sum(row.precision == precision for row in report.decisions)} {precision_name(precision, report)}"
-        for precision in PRECISIONS
+        f"{sum(kind_of(row.precision) == precision for row in report.decisions)} {precision_name(precision, report)}"
+        for precision in KINDS
     )
     worst = outputs_worst_first(report.outputs.values())[:_OUTPUTS_IN_SUMMARY]
     figures = figures_of(worst)
@@ -126,7 +131,7 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
     """Return what the template shows of a model."""
     rows = f"{anchor}-n"
     links = {row.name: f"{rows}{index}" for index, row in enumerate(report.decisions)}
-    names = [(precision, precision_name(precision, report)) for precision in PRECISIONS]
+    names = [(precision, precision_name(precision, report)) for precision in KINDS]
     outputs = outputs_worst_first(report.outputs.values())
     device = report.device or "the device"
     to = "" if report.is_copy else f" {report.dtype}, {target_words(report)},"
@@ -150,6 +155,8 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
         "sources_words": _SOURCES,
         "costly": sections.linked(sections.costly_table(report), links),
         "costly_words": _COSTLY.format(device=device),
+        "times": sections.times_table(report),
+        "times_words": _TIMES.format(device=device),
         "precisions": names,
         "operator_chart": _drawn(operator_chart(report)),
         "missing": sorted(report.missing_kernels.items(), key=lambda item: (-item[1], item[0])),
@@ -162,7 +169,7 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
         "nodes": sections.nodes_table(report, rows),
         "levels": levels_of(report, f"{anchor}-"),
         "has_errors": any(row.error for row in report.decisions),
-        "kinds": [*names[:2], ("cast", "cast"), ("untouched", "without floats")],
+        "kinds": [*names[:2], ("cast", "cast"), names[2]],
         "heats": _heat_names(),
     }
 

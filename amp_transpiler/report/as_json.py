@@ -18,7 +18,7 @@ from amp_transpiler.wheels import installed_wheels
 
 __all__ = ["dump", "package_versions", "plain", "report_as_dict"]
 
-FORMAT = 1  # raised when a key is renamed or removed, not when one is added
+FORMAT = 2  # raised when a key or a word is renamed or removed, not when one is added
 
 _PACKAGES = ("onnx", "onnx-ir", "numpy", "ml_dtypes", "scipy")
 
@@ -71,7 +71,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(str(item) for item in value)
     if value is None or isinstance(value, (bool, int, str)):
-        return value
+        return str(value) if isinstance(value, str) else value
     if isinstance(value, PurePath):
         return str(value)
     number = value.item() if hasattr(value, "item") else value  # numpy scalars

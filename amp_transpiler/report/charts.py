@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from amp_transpiler.report.figures import has_floats
-from amp_transpiler.report.report import OutputComparison, Precision, Report
+from amp_transpiler.report.precision import KINDS, Kind, kind_of
+from amp_transpiler.report.report import OutputComparison, Report
 from amp_transpiler.report.table import outputs_worst_first, printable
-from amp_transpiler.report.wording import PRECISIONS, percent, precision_name
+from amp_transpiler.report.wording import percent, precision_name
 
 __all__ = ["error_chart", "operator_chart"]
 
@@ -28,23 +29,21 @@ def operator_chart(report: Report) -> str:
     """Return an SVG bar for each operator, the most frequent first: its nodes by precision."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for row in report.decisions:
-        counts[row.op][row.precision] += 1
+        counts[row.op][kind_of(row.precision)] += 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
     if len(ordered) > MAX_BARS:
         rest: collections.Counter[str] = sum((count for _, count in ordered[MAX_BARS - 1 :]), collections.Counter())
         ordered = [*ordered[: MAX_BARS - 1], (f"{len(ordered) - MAX_BARS + 1} other operators", rest)]
     longest = max((count.total() for _, count in ordered), default=1)
-    names = {precision: precision_name(precision, report) for precision in PRECISIONS}
+    names = {precision: precision_name(precision, report) for precision in KINDS}
     rows = [_operator_row(index, op, count, longest, names) for index, (op, count) in enumerate(ordered)]
     return _svg(rows, len(ordered), "Nodes by operator and precision")
 
 
-def _operator_row(
-    index: int, op: str, count: collections.Counter[str], longest: int, names: Mapping[Precision, str]
-) -> str:
+def _operator_row(index: int, op: str, count: collections.Counter[str], longest: int, names: Mapping[Kind, str]) -> str:
     parts = [_label(index, op)]
     left = float(_LABELS)
-    for precision in PRECISIONS:
+    for precision in KINDS:
         width = count[precision] / longest * (_WIDTH - _LABELS - _VALUES)
         if width:
             tip = escape(f"{printable(op)}: {count[precision]} {names[precision]}")

@@ -14,10 +14,11 @@ from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.report.precision import Precision, kind_of
 from amp_transpiler.report.report import CastRow, DecisionRow, Report
 from amp_transpiler.report.verdict import Verdict
 
@@ -37,7 +38,7 @@ def describe_source(
         system: whose rules decide.
         asked: the request in words.
     """
-    opset, weights = opset_of(source.model, ""), sum(tensor_bytes(source.model))
+    opset, weights = own_opset(source.model), sum(tensor_bytes(source.model))
     return Report(
         repr(source) if source.source is None else str(source.source),
         level,
@@ -74,7 +75,7 @@ def describe_result(report: Report, program: Program, conversion: Conversion, po
     report.kept_float32 = asked and not policy.low_io and not report.low_nodes and report.high_nodes > 0
     report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
     report.casts_at = tuple(_casts(program.model))
-    report.opset = (report.opset[0], opset_of(program.model, ""))
+    report.opset = (report.opset[0], own_opset(program.model))
     report.weight_bytes = (report.weight_bytes[0], sum(tensor_bytes(program.model)))
     report.missing_kernels = dict(conversion.assignment.missing_kernels)
     report.notes = (*program.notes, *report.notes)
@@ -93,7 +94,7 @@ def describe_needless(report: Report, trial: Program, conversion: Conversion, wr
     report.program = trial  # the source again, with names and types for every node
     report.decisions = tuple(_rows(trial.model, conversion.assignment))
     report.nodes = len(report.decisions)
-    report.high_nodes = sum(row.precision == "high" for row in report.decisions)
+    report.high_nodes = sum(kind_of(row.precision) == "high" for row in report.decisions)
     report.missing_kernels = dict(conversion.assignment.missing_kernels)
     report.file_bytes = (report.file_bytes[0], written)
     if written is None:
@@ -112,7 +113,8 @@ def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
         if INSERTED in node.meta:
             continue  # a cast put in when the program was prepared
         path = paths.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
-        yield DecisionRow(str(node.name), operator_name(node), decision.precision, decision.reason, path)
+        precision = Precision.of(decision.precision, assignment.low.name)
+        yield DecisionRow(str(node.name), operator_name(node), precision, decision.reason, path)
 
 
 def _casts(model: ir.Model) -> Iterator[CastRow]:
@@ -152,7 +154,7 @@ def describe_copy(report: Report, source: Program, written: int | None) -> None:
     reason = f"{report.asked}: nothing is changed"
     report.program = source.clone()
     report.decisions = tuple(
-        DecisionRow(str(node.name), operator_name(node), "untouched", reason, scope.path)
+        DecisionRow(str(node.name), operator_name(node), Precision.of("untouched", report.dtype), reason, scope.path)
         for scope in scopes(source.model)
         for node in scope.graph
     )

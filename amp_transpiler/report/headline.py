@@ -74,7 +74,8 @@ def headline(report: Report) -> str:
         return "The result is a copy of the source: nothing was changed."
     choice = report.low_nodes + report.high_nodes
     casts = "1 cast" if report.casts == 1 else f"{report.casts} casts"
-    parts = [f"{report.low_nodes} of {choice} float nodes run in {report.dtype}, with {casts}"]
+    low = choice if report.dtype == "float32" else report.low_nodes
+    parts = [f"{low} of {choice} float nodes run in {report.dtype}, with {casts}"]
     if kept := kept_words(report):
         parts = [f"{kept[0].upper()}{kept[1:]}"]
     if predicted := predicted_words(report):

@@ -106,7 +106,7 @@ class _Sum:
     def words(self, dtype: str) -> str:
         """Return `12 nodes: 10 float16, 2 float32; 40% of the squared error`."""
         casts = "cast" if self.kinds["cast"] == 1 else "casts"
-        names = {"low": dtype, "high": "float32", "cast": casts, "untouched": "without floats"}
+        names = {"low": dtype, "high": "float32", "cast": casts, "untouched": "unchanged"}
         total = self.kinds.total()
         parts = ", ".join(f"{self.kinds[kind]} {name}" for kind, name in names.items() if self.kinds[kind])
         text = f"{total} node{'' if total == 1 else 's'}: {parts}"

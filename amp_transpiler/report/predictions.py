@@ -15,13 +15,16 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
+from amp_transpiler.precision.cost.traffic import NodeCost
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
 from amp_transpiler.report.risks import risks
 from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
+from amp_transpiler.targets.devices import Device
 
 __all__ = ["add_errors", "add_prices", "predict_times"]
 
@@ -111,12 +114,26 @@ def add_prices(report: Report, prepared: Program, policy: Policy) -> None:
 def _priced(row: DecisionRow, node: ir.Node | None, priced: Prices) -> DecisionRow:
     if node is None or node not in priced.high:
         return row
-    is_low = row.precision == "low"
+    is_low = kind_of(row.precision) == "low"
     cost = (priced.costs_low if is_low else priced.costs_high)[node]
     seconds = (priced.low if is_low else priced.high)[node]
     return dataclasses.replace(
-        row, bytes=cost.bytes, milliseconds=1e3 * seconds, milliseconds_fp32=1e3 * priced.high[node]
+        row,
+        bytes=cost.bytes,
+        milliseconds=1e3 * seconds,
+        milliseconds_fp32=1e3 * priced.high[node],
+        bound=_bound(cost, priced.device) if seconds else "",
     )
+
+
+def _bound(cost: NodeCost, device: Device) -> str:
+    """Return what takes longest of a node: asking for its kernels, moving its bytes, or computing."""
+    parts = {
+        "launch": cost.launches * device.launch,
+        "bytes": cost.bytes / (device.bandwidth * device.memory_share),
+        "arithmetic": cost.flops / (device.rates[cost.rate] * device.compute_share),
+    }
+    return max(parts, key=lambda name: parts[name])
 
 
 def add_errors(report: Report, prepared: Program, evidence: Evidence, policy: Policy) -> None:
@@ -150,9 +167,9 @@ def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:
         share: of the squared error, for one of the worst sources of it.
         policy: has the low format and the headroom.
     """
-    if row.precision == "low":
+    if kind_of(row.precision) == "low":
         return "" if share is None else f"in float32 it would leave {percent(math.sqrt(1.0 - share))} of the error"
-    if row.precision != "high":
+    if kind_of(row.precision) != "high":
         return ""
     if row.largest is not None and row.largest * policy.headroom > policy.low.max:
         if row.largest <= policy.low.max:

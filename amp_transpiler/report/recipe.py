@@ -35,6 +35,7 @@ from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.as_json import package_versions
+from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.report import DecisionRow, Report
 
 __all__ = ["REPLAYED", "Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
@@ -169,9 +170,9 @@ class Recipe:
     def of(cls, report: Report) -> Recipe:
         """Return the recipe of a conversion."""
         nodes = {
-            row.name: RecordedNode(row.op, row.precision, row.reason)
+            row.name: RecordedNode(row.op, kind, row.reason)
             for row in report.decisions
-            if row.precision != "untouched"
+            if (kind := kind_of(row.precision)) != "untouched"
         }
         versions = {name: str(version) for name, version in package_versions().items() if name != "json_format"}
         return cls(report.settings, nodes, report.source, digest(report.source), versions)
@@ -244,14 +245,16 @@ class Recipe:
             sha256: the digest of the model's file, or an empty text.
         """
         rows = {row.name: row for row in decisions}
-        has_precision = [row for row in decisions if row.precision != "untouched"]
+        has_precision = [row for row in decisions if kind_of(row.precision) != "untouched"]
         others = [row.name for row in has_precision if row.name in self.nodes and self.nodes[row.name].op != row.op]
         gone = [name for name in self.nodes if name not in rows]
         new = [row.name for row in has_precision if row.name not in self.nodes]
         changed = [
             row.name
             for row in has_precision
-            if row.name in self.nodes and row.name not in others and self.nodes[row.name].precision != row.precision
+            if row.name in self.nodes
+            and row.name not in others
+            and self.nodes[row.name].precision != kind_of(row.precision)
         ]
         found = [
             _counted(gone, "only in the recipe"),

@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.errors import InputError, visible
 from amp_transpiler.report.comparison import OutputComparison
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CastRow", "DecisionRow", "FrontierPoint", "MetricValue", "OutputComparison", "PredictedTimes", "Report"]
 
-Precision = Literal["low", "high", "untouched"]
-
 NOTICEABLE = 0.01
 """A smaller difference of predicted times says nothing."""
 
@@ -36,8 +34,8 @@ class DecisionRow:
     Attributes:
         name: the node's name.
         op: the operator, with its domain unless that is ONNX's own (`Conv`, `com.microsoft::BiasGelu`).
-        precision: `low`; `high`: float32; `untouched`: it has no float32 tensor, or is control flow, whose bodies are
-            decided node by node.
+        precision: `float16` or `bfloat16`; `float32`; `unchanged`: it has no float32 tensor, or is control flow, whose
+            bodies are decided node by node. See `Precision`.
         reason: one sentence; names of values are in single quotes.
         scope: the path of the enclosing bodies, empty in the main graph (`loop_1/body`).
         error: what it adds, where it is low, to the relative error of the worst output, a fraction; None: not known.
@@ -48,12 +46,13 @@ class DecisionRow:
         bytes: bytes that it moves as it was decided; None: not known.
         milliseconds: predicted time as it was decided; None: not known.
         milliseconds_fp32: predicted time in float32; None: not known.
+        bound: what its predicted time is spent on: `launch`, `bytes` that it moves, or `arithmetic`; empty: not known.
         remedy: what it would take to change its precision; empty: nothing is known to.
     """
 
     name: str
     op: str
-    precision: Precision
+    precision: str
     reason: str
     scope: str = ""
     error: float | None = None
@@ -63,11 +62,12 @@ class DecisionRow:
     bytes: int | None = None
     milliseconds: float | None = None
     milliseconds_fp32: float | None = None
+    bound: str = ""
     remedy: str = ""
 
     def __repr__(self) -> str:
         scope = f", scope={self.scope!r}" if self.scope else ""
-        return f"DecisionRow({self.name!r}, {self.op!r}, {self.precision!r}, {self.reason!r}{scope})"
+        return f"DecisionRow({self.name!r}, {self.op!r}, {str(self.precision)!r}, {self.reason!r}{scope})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Report:
         times: predicted times of one run, or what predicts them when they are first asked for.
         frontier: what else could have been chosen, from float32 to all low; empty if no other was looked at.
         headroom: how many times the seen range of a node must fit in the low format; None where no range was seen.
-        opset: ONNX opset before and after.
+        opset: version of ONNX's own operators before and after; 0: the model imports none of them.
         weight_bytes: bytes of initializers and tensor constants before and after.
         file_bytes: bytes of the files on disk before and after, external data included; None if not on disk.
         missing_kernels: operator -> number of nodes that stay float32 because the target has no low kernel.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
@@ -10,6 +11,7 @@ from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overflow
 from amp_transpiler.precision.poles import input_at_pole
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.report import Report
 from amp_transpiler.report.wording import percent
 
@@ -29,22 +31,38 @@ def risks(report: Report, nodes: Mapping[str, ir.Node], evidence: Evidence, poli
     """
     if not evidence.given:
         return
-    decided = {row.name: row.precision for row in report.decisions}
-    high = [node for name, node in nodes.items() if decided.get(name) == "high"]
-    read = {str(value.name) for node in high for value in (*node.inputs, *node.outputs) if value is not None}
-    ranges = {name: seen for name, seen in evidence.ranges.items() if name in read}  # masks are limited, and stay low
-    if near := near_overflow(ranges, policy.low, policy.headroom):
-        yield _overflow(near, policy)
+    decided = {row.name: kind_of(row.precision) for row in report.decisions}
+    if near := near_overflow(evidence.ranges, policy.low, policy.headroom):
+        yield from _overflow(near, _precisions_at(nodes, decided), policy)
     low = [node for name, node in nodes.items() if decided.get(name) == "low"]
     if at_poles := list(_at_poles(low, evidence.ranges, policy)):
         yield _zero(at_poles, policy)
 
 
-def _overflow(near: Sequence[tuple[str, TensorRange]], policy: Policy) -> str:
-    count = f"{counted(len(near), 'value')} {'goes' if len(near) == 1 else 'go'}"
-    beyond = f"beyond {policy.low.name}'s {policy.low.max:.4g} with a headroom of {policy.headroom:g}"
-    named = first_few([f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in near], _MOST_NAMED)
-    return f"{count} {beyond}, so that its nodes stay float32: {named}"
+def _precisions_at(nodes: Mapping[str, ir.Node], decided: Mapping[str, str]) -> dict[str, collections.Counter[str]]:
+    """Return value -> how many of the nodes that make or read it have each precision."""
+    found: dict[str, collections.Counter[str]] = {}
+    for name, node in nodes.items():
+        for value in {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}:
+            found.setdefault(value, collections.Counter())[decided.get(name, "")] += 1
+    return found
+
+
+def _overflow(
+    near: Sequence[tuple[str, TensorRange]], precisions: Mapping[str, collections.Counter[str]], policy: Policy
+) -> Iterator[str]:
+    """Yield which values do not fit, those apart that low nodes make or read all the same. Why, each node says."""
+    # What no float32 node reads is a mask, which is limited and stays low.
+    near = [item for item in near if item[0] in precisions and precisions[item[0]]["high"]]
+    for found, where in (
+        ([item for item in near if not precisions[item[0]]["low"]], "no node that makes or reads them is"),
+        ([item for item in near if precisions[item[0]]["low"]], "some nodes that make or read them are"),
+    ):
+        if found:
+            count = f"{counted(len(found), 'value')} {'goes' if len(found) == 1 else 'go'}"
+            beyond = f"beyond {policy.low.name}'s {policy.low.max:.4g} with a headroom of {policy.headroom:g}"
+            named = first_few([f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in found], _MOST_NAMED)
+            yield f"{count} {beyond}; {where} {policy.low.name}: {named}"
 
 
 def _at_poles(low: Sequence[ir.Node], ranges: Mapping[str, TensorRange], policy: Policy) -> Iterator[str]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from amp_transpiler.phrases import first_few
 from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.page_table import Cell, Column, PageTable, table_of
-from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, OutputComparison, Precision, Report
+from amp_transpiler.report.precision import KINDS, Kind, kind_of
+from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, OutputComparison, Report
 from amp_transpiler.report.steps import StateWay
 from amp_transpiler.report.table import human_bytes, outputs_worst_first
 from amp_transpiler.report.wording import (
-    PRECISIONS,
     human_number,
     human_time,
     percent,
@@ -36,6 +36,7 @@ __all__ = [
     "sources_table",
     "states_table",
     "steps_table",
+    "times_table",
 ]
 
 
@@ -107,8 +108,8 @@ def steps_table(report: Report) -> PageTable:
 
 def reasons_table(report: Report) -> PageTable:
     """Return how many nodes of each precision there are for each reason."""
-    rows = [(precision, *found) for precision in PRECISIONS for found in reasons(report, precision)]
-    columns: list[Column[tuple[Precision, str, int]]] = [
+    rows = [(precision, *found) for precision in KINDS for found in reasons(report, precision)]
+    columns: list[Column[tuple[Kind, str, int]]] = [
         Column("precision", lambda row: precision_name(row[0], report), kind=lambda row: row[0]),
         Column("nodes", lambda row: str(row[2]), key=lambda row: row[2]),
         Column("reason", lambda row: row[1]),
@@ -116,10 +117,10 @@ def reasons_table(report: Report) -> PageTable:
     return table_of("Reasons", columns, rows)
 
 
-def _node_columns(report: Report) -> dict[str, Column[DecisionRow]]:
+def _node_columns() -> dict[str, Column[DecisionRow]]:
     """Return the columns of tables of nodes. What the report does not know of any node is left out."""
     columns: Sequence[Column[DecisionRow]] = (
-        Column("precision", lambda row: precision_name(row.precision, report), kind=lambda row: row.precision),
+        Column("precision", lambda row: str(row.precision), kind=lambda row: kind_of(row.precision)),
         Column("operator", lambda row: row.op),
         Column("node", lambda row: row.name, code=True),
         Column("body", lambda row: row.scope, lambda row: bool(row.scope)),
@@ -147,6 +148,7 @@ def _node_columns(report: Report) -> dict[str, Column[DecisionRow]]:
         ),
         _time_column("predicted", "milliseconds"),
         _time_column("in float32", "milliseconds_fp32"),
+        Column("bound by", lambda row: row.bound, lambda row: bool(row.bound)),
         Column("to change it", lambda row: row.remedy, lambda row: bool(row.remedy), kind=_words),
     )
     return {column.head: column for column in columns}
@@ -177,32 +179,64 @@ def nodes_table(report: Report, anchor: str = "") -> PageTable:
         report: the report.
         anchor: begins the anchors of the rows; they are numbered from 0.
     """
-    names = [precision_name(precision, report) for precision in PRECISIONS]
-    present = {row.precision for row in report.decisions}
+    names = [precision_name(precision, report) for precision in KINDS]
+    present = {kind_of(row.precision) for row in report.decisions}
     return table_of(
         "Every node",
-        list(_node_columns(report).values()),
+        list(_node_columns().values()),
         report.decisions,
         anchors=(f"{anchor}{index}" for index in range(len(report.decisions))),
-        filters=[name for name, precision in zip(names, PRECISIONS, strict=True) if precision in present],
+        filters=[name for name, precision in zip(names, KINDS, strict=True) if precision in present],
     )
 
 
-_SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32", "reason", "to change it")
+def times_table(report: Report) -> PageTable:
+    """Return the predicted time of each operator's nodes, the longest first, and what bounds most of it."""
+    found: dict[str, list[DecisionRow]] = {}
+    for row in report.decisions:
+        if row.milliseconds:
+            found.setdefault(row.op, []).append(row)
+    total = math.fsum(row.milliseconds or 0.0 for rows in found.values() for row in rows)
+
+    def spent(item: tuple[str, list[DecisionRow]]) -> float:
+        return math.fsum(row.milliseconds or 0.0 for row in item[1])
+
+    columns: list[Column[tuple[str, list[DecisionRow]]]] = [
+        Column("operator", lambda item: item[0]),
+        Column("nodes", lambda item: str(len(item[1])), key=lambda item: len(item[1])),
+        Column("predicted", lambda item: human_time(spent(item)), key=spent),
+        Column("share", lambda item: percent(spent(item) / total), key=spent),
+        Column("bound by", lambda item: _bounds(item[1])),
+    ]
+    return table_of("Predicted time by operator", columns, sorted(found.items(), key=lambda item: -spent(item)))
+
+
+def _bounds(rows: Sequence[DecisionRow]) -> str:
+    """Return what the time of some nodes is spent on: `bytes 80%, launch 20%`."""
+    spent: dict[str, float] = {}
+    for row in rows:
+        if row.bound:
+            spent[row.bound] = spent.get(row.bound, 0.0) + (row.milliseconds or 0.0)
+    whole = math.fsum(spent.values())
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {time / whole:.0%}" for name, time in ordered)
+
+
+_SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32", "bound by", "reason", "to change it")
 
 
 def sources_table(report: Report) -> PageTable:
     """Return the low nodes that spoil the result most."""
-    return _short_table("Worst error sources", report, worst_sources(report))
+    return _short_table("Worst error sources", worst_sources(report))
 
 
 def costly_table(report: Report) -> PageTable:
     """Return the float32 nodes that take the longest."""
-    return _short_table("Costliest float32 nodes", report, costliest_fp32(report))
+    return _short_table("Costliest float32 nodes", costliest_fp32(report))
 
 
-def _short_table(label: str, report: Report, rows: Sequence[DecisionRow]) -> PageTable:
-    columns = _node_columns(report)
+def _short_table(label: str, rows: Sequence[DecisionRow]) -> PageTable:
+    columns = _node_columns()
     return table_of(label, [columns[name] for name in _SHORT], rows)
 
 
@@ -227,14 +261,14 @@ def frontier_table(report: Report) -> PageTable:
     columns: list[Column[FrontierPoint]] = [
         Column("point", lambda point: "chosen" if point.chosen else ""),
         Column("error", lambda point: percent(point.error), key=lambda point: point.error),
-        Column("known by", lambda point: "emulation" if point.measured else "prediction"),
+        Column("known by", lambda point: "measured" if point.measured else "predicted"),
         Column(
             "predicted",
             lambda point: human_time(point.milliseconds or 0.0),
             lambda point: point.milliseconds is not None,
             lambda point: point.milliseconds or 0.0,
         ),
-        Column("low nodes", lambda point: percent(point.low_share), key=lambda point: point.low_share),
+        Column(f"in {report.dtype}", lambda point: percent(point.low_share), key=lambda point: point.low_share),
         Column("casts", lambda point: str(point.casts), key=lambda point: point.casts),
     ]
     ordered = sorted(report.frontier, key=lambda point: (point.error, point.milliseconds or 0.0, point.low_share))

@@ -16,10 +16,11 @@ from amp_transpiler.errors import visible
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.headline import kept_words, predicted_words, slower_words
-from amp_transpiler.report.report import OutputComparison, Precision, Report
+from amp_transpiler.report.precision import KINDS, Kind
+from amp_transpiler.report.report import OutputComparison, Report
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import (
-    PRECISIONS,
+    opset_words,
     percent,
     precision_name,
     reasons,
@@ -48,8 +49,8 @@ _LONG_NAME = 20  # of an output
 MAX_NOTES = 6
 MAX_OPERATORS = 6  # of a benchmark
 MAX_NAMES = 6  # of nodes
-MAX_REASONS: dict[Precision, int] = {"low": 3, "high": 5, "untouched": 2}
-_COLOURS: dict[Precision, str] = {"low": "green", "high": "yellow", "untouched": "dim"}
+MAX_REASONS: dict[Kind, int] = {"low": 3, "high": 5, "untouched": 2}
+_COLOURS: dict[Kind, str] = {"low": "green", "high": "yellow", "untouched": "dim"}
 _TONES: dict[Tone, str] = {"good": "green", "warn": "yellow", "bad": "red"}
 
 
@@ -130,7 +131,7 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row("nodes", _node_counts(report))
-    for precision in PRECISIONS:
+    for precision in KINDS:
         why = _reasons(report, precision)
         if why is not None:
             grid.add_row(Text(f"  {precision_name(precision, report)}", style=_COLOURS[precision]), why)
@@ -139,7 +140,7 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
         grid.add_row("  repaired", Text(f"{counted(len(report.repaired), 'node')} made float32: {named}"))
     grid.add_row("casts", f"{report.casts} inserted, {report.casts_removed} removed")
     _add_predicted(grid, report)
-    grid.add_row("opset", _before_after(*map(str, report.opset)))
+    grid.add_row("opset", opset_words(*report.opset))
     grid.add_row("weights", _sizes(*report.weight_bytes))
     if report.file_bytes[1] is not None:  # None on a dry run
         grid.add_row("files", _sizes(*report.file_bytes))
@@ -170,16 +171,17 @@ def _add_predicted(grid: Table, report: Report) -> None:
 def _node_counts(report: Report) -> Text:
     unchanged = report.nodes - report.low_nodes - report.high_nodes
     line = Text(f"{report.nodes}: ")
-    line.append(f"{report.low_nodes} {precision_name('low', report)}", style=_COLOURS["low"])
-    if report.low_nodes + report.high_nodes:
-        line.append(f" ({report.low_nodes / (report.low_nodes + report.high_nodes):.0%} of those with a choice)")
-    line.append(", ")
+    if report.dtype != "float32":  # which is no choice beside itself
+        line.append(f"{report.low_nodes} {precision_name('low', report)}", style=_COLOURS["low"])
+        if report.low_nodes + report.high_nodes:
+            line.append(f" ({report.low_nodes / (report.low_nodes + report.high_nodes):.0%} of those with a choice)")
+        line.append(", ")
     line.append(f"{report.high_nodes} {precision_name('high', report)}", style=_COLOURS["high"])
     line.append(f", {unchanged} {precision_name('untouched', report)}")
     return line
 
 
-def _reasons(report: Report, precision: Precision) -> RenderableType | None:
+def _reasons(report: Report, precision: Kind) -> RenderableType | None:
     rows = reasons(report, precision)
     if not rows:
         return None
@@ -201,10 +203,6 @@ def _missing(report: Report) -> str:
     ops = sorted(report.missing_kernels.items(), key=lambda item: (-item[1], item[0]))
     named = first_few([f"{printable(op)} {count}" for op, count in ops], 8)
     return f"in {report.dtype} on {report.target}: {named}"
-
-
-def _before_after(before: str, after: str) -> str:
-    return before if before == after else f"{before} -> {after}"
 
 
 def _sizes(before: int | None, after: int | None) -> str:

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from amp_transpiler.phrases import counted, first_few
-from amp_transpiler.report.report import NOTICEABLE, Precision, Report
+from amp_transpiler.report.precision import Kind, Precision, kind_of
+from amp_transpiler.report.report import NOTICEABLE, Report
 from amp_transpiler.report.steps import StepsComparison
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
 
 __all__ = [
-    "PRECISIONS",
     "human_number",
     "human_time",
+    "opset_words",
     "percent",
     "precision_name",
     "reasons",
@@ -28,8 +29,6 @@ __all__ = [
     "target_words",
     "training_words",
 ]
-
-PRECISIONS: tuple[Precision, ...] = ("low", "high", "untouched")  # in the order of every table and chart
 
 # A quoted name. Letters around a quote mark make it an apostrophe: that of "torch's" opens no name, and that inside of
 # 'it's' closes none.
@@ -71,6 +70,12 @@ def speed_words(before: float | None, after: float | None) -> str:
     return f"{before / after:.3g} times as fast" if after < before else f"{after / before:.3g} times as slow"
 
 
+def opset_words(before: int, after: int) -> str:
+    """Return the opset, or both if it changed; a model of other domains alone has none of ONNX's own."""
+    names = ["none of ONNX's own" if opset == 0 else str(opset) for opset in (before, after)]
+    return names[0] if before == after else " -> ".join(names)
+
+
 def percent(fraction: float) -> str:
     """Return an error or a share as a percentage with three significant digits.
 
@@ -83,10 +88,10 @@ def percent(fraction: float) -> str:
     return f"{float(text):.0f}%" if 1000 <= abs(float(text)) < 1e6 else f"{text}%"
 
 
-def precision_name(precision: Precision, report: Report) -> str:
+def precision_name(kind: Kind, report: Report) -> str:
     """Return the word that readers see for `low`, `high` or `untouched`: `float16`, `float32` or `unchanged`."""
-    low = "low precision" if report.is_copy else report.dtype  # a copy keeps its types: it has no low format
-    return {"low": low, "high": "float32", "untouched": "unchanged"}[precision]
+    low = "lower precision" if report.is_copy else report.dtype  # a copy keeps its types: it has no low format
+    return str(Precision.of(kind, low))
 
 
 def target_words(report: Report) -> str:
@@ -118,17 +123,17 @@ def state_lines(states: Sequence[State]) -> list[str]:
     return lines
 
 
-def reasons(report: Report, precision: Precision) -> list[tuple[str, int]]:
+def reasons(report: Report, kind: Kind) -> list[tuple[str, int]]:
     """Return (reason, number of nodes) for every reason of a precision, the most frequent first, ties by text.
 
     Reasons that differ only in the names they quote are counted together, with `'...'` for the names.
     """
     groups: dict[str, collections.Counter[str]] = {}
     for row in report.decisions:
-        if row.precision == precision:
+        if kind_of(row.precision) == kind:
             groups.setdefault(_QUOTED.sub("'...'", row.reason), collections.Counter())[row.reason] += 1
     # If all nodes of a group have the same text, it keeps its names.
-    counts = {next(iter(texts)) if len(texts) == 1 else kind: texts.total() for kind, texts in groups.items()}
+    counts = {next(iter(texts)) if len(texts) == 1 else text: texts.total() for text, texts in groups.items()}
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -165,6 +170,6 @@ def _hardly_profits(report: Report) -> Iterator[str]:
     fused = {op: count for op, count in report.missing_kernels.items() if _FUSED.fullmatch(op)}
     if fused:
         yield (
-            f"{sum(fused.values())} nodes stay float32 because ONNX Runtime's optimizer fused them "
-            f"({', '.join(sorted(fused))}) and has no {report.dtype} kernels for that; convert the model before that"
+            f"{counted(sum(fused.values()), 'node')} without a {report.dtype} kernel: {', '.join(sorted(fused))}, "
+            "which ONNX Runtime's optimizer makes; if it did, convert the model from before that"
         )

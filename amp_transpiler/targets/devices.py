@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 
 from amp_transpiler.errors import OptionError
 
-__all__ = ["DEFAULT_DEVICE", "DEVICES", "Device", "Rate", "checked_dims", "find_device"]
+__all__ = ["DEFAULT_DEVICE", "DEVICES", "Device", "Rate", "checked_dims", "device_for", "find_device"]
 
 Rate: TypeAlias = Literal["float32", "tf32", "float16", "bfloat16"]
 GB, TERA = 10**9, 10**12
@@ -46,6 +46,7 @@ class Device:
         smallest: seconds of a kernel that has next to nothing to do.
         memory_share: how much of the bandwidth a kernel reaches.
         compute_share: how much of a rate a matrix product reaches.
+        lacks: the formats that it has no arithmetic for; their products run at the rate of float32.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Device:
     smallest: float = SMALLEST
     memory_share: float = MEMORY_SHARE
     compute_share: float = COMPUTE_SHARE
+    lacks: frozenset[Rate] = frozenset()
 
     @property
     def words(self) -> str:
@@ -70,11 +72,12 @@ class Device:
 
 
 def _device(
-    name: str, bandwidth: float, memory: int, float32: float, tf32: float, float16: float, bfloat16: float
+    name: str, bandwidth: float, memory: int, float32: float, tf32: float | None, float16: float, bfloat16: float | None
 ) -> Device:
-    rates: dict[Rate, float] = {"float32": float32, "tf32": tf32, "float16": float16, "bfloat16": bfloat16}
-    per_second = MappingProxyType({rate: teraflops * TERA for rate, teraflops in rates.items()})
-    return Device(name=name, bandwidth=bandwidth * GB, memory=memory * GB, rates=per_second)
+    rates: dict[Rate, float | None] = {"float32": float32, "tf32": tf32, "float16": float16, "bfloat16": bfloat16}
+    per_second = MappingProxyType({rate: (teraflops or float32) * TERA for rate, teraflops in rates.items()})
+    lacks = frozenset(rate for rate, teraflops in rates.items() if teraflops is None)
+    return Device(name=name, bandwidth=bandwidth * GB, memory=memory * GB, rates=per_second, lacks=lacks)
 
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
@@ -86,7 +89,7 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
             _device("H200", 4800, 141, 66.9, 494.7, 989.4, 989.4),
             _device("A100", 2039, 80, 19.5, 156, 312, 312),
             _device("L4", 300, 24, 30.3, 60, 121, 121),
-            _device("T4", 320, 16, 8.1, 8.1, 65, 8.1),
+            _device("T4", 320, 16, 8.1, None, 65, None),
             _device("RTX4090", 1008, 24, 82.6, 82.6, 165.2, 165.2),
         )
     }
@@ -108,6 +111,27 @@ def find_device(name: str) -> Device:
     if wanted not in DEVICES:
         raise OptionError(f"unknown device {name!r}: expected one of {', '.join(DEVICES)}")
     return DEVICES[wanted]
+
+
+def device_for(name: str, target: str, dtype: str, *, runs_on_gpu: bool) -> Device:
+    """Return the device with this name, if the target has it and it has the low format.
+
+    Args:
+        name: the device's.
+        target: the target's name.
+        dtype: the low format.
+        runs_on_gpu: whether the target is a GPU's.
+
+    Raises:
+        OptionError: there is no such device, or it does not go with the others.
+    """
+    device = find_device(name)
+    if device is not DEFAULT_DEVICE and not runs_on_gpu:
+        raise OptionError(f"device {device.name} with target {target}, which runs on no GPU: drop one of the two")
+    if runs_on_gpu and dtype in device.lacks:
+        others = ", ".join(other.name for other in DEVICES.values() if dtype not in other.lacks)
+        raise OptionError(f"a {device.name} has no {dtype}: take float16, or a device that has it ({others})")
+    return device
 
 
 def checked_dims(dims: Mapping[str, int] | None) -> dict[str, int]:

@@ -63,6 +63,16 @@ class Target(abc.ABC):
         """The highest IR version that the release reads."""
         return self.release.newest_ir
 
+    @property
+    def runs_on_gpu(self) -> bool:
+        """Whether a GPU runs the programs, so that a device may be named."""
+        return self.name != "cpu"
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether times are predicted: what its kernels take was measured."""
+        return any(provider.provider == "CUDAExecutionProvider" for provider in self.providers)
+
     def of_release(self, asked: str) -> Self:
         """Return the same target as the release `asked` of ONNX Runtime has it."""
         found = copy.copy(self)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from amp_transpiler.errors import CheckFailed
 from amp_transpiler.graph.checker import checker_fault
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.saving import Staged
 from amp_transpiler.ops.limits import OLDEST_OPSET
@@ -118,7 +119,7 @@ def _check_on_device(
     if outcome.sessions and reference is not None and is_for_device:
         report.measured = _measurement(outcome, device)
         never = never_measured(policy.target, policy.device, report.draws)
-        tell_measured(report, reference, policy.limits, never)
+        tell_measured(report, reference, policy.limits, never, rounded=has_low_values(program))
     runs = "" if reference is None else f", {RUNS} runs"
     yield from (f"{form} ({device.name}{runs})" for form in outcome.sessions)
 

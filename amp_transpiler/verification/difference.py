@@ -19,7 +19,7 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.view.outline import precision_of
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.cost import find_device, open_dims, predict
 from amp_transpiler.precision.limits import Limits
@@ -117,7 +117,7 @@ def _facts(program: Program, nodes: Mapping[str, _Node], milliseconds: float, la
     files = () if program.source is None else {program.source, *external_files(program.model)}
     return ModelFacts(
         source=repr(program) if program.source is None else str(program.source),
-        opset=opset_of(program.model, ""),
+        opset=own_opset(program.model),
         precisions=collections.Counter(node.precision for node in nodes.values()),
         operators=operators,
         weight_bytes=sum(tensor_bytes(program.model)),

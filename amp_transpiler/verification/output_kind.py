@@ -1,15 +1,17 @@
 """The meaning of an output's numbers: scores of classes, a mask, a map of labels, or just numbers.
 
-Where an output comes from decides first: `_RULES`, a row a group of operators, found by walking up from the graph
-output through operators that only move, recast, shift or scale (`_PASSED`). Where that ends at none of them (a pooling,
-control flow, an operator of another domain), the shape and the element type decide: `_SHAPES`, the first row that
-matches. The shape has a say in any case: a single class is none, one pixel no map.
+Where an output comes from decides: `_RULES`, a row a group of operators, found by walking up from the graph output
+through operators that only move, recast, shift or scale (`_PASSED`). Where an operator alone does not tell (a product
+makes logits and features, a convolution maps of classes and pictures, a Sigmoid masks, gates and depths), the row asks
+for a word: the output's name says so, or the graph ranks its numbers by Softmax or ArgMax. Nothing is guessed by shape;
+but the shape has a say in any case: a single class is none, one pixel no map.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -26,7 +28,6 @@ Reading = Literal["numbers", "scores", "class map", "mask", "label map", "boxes"
 _SOFTMAX_OF_ONE_AXIS = 13  # the opset from which Softmax normalizes along one axis, not along all that follow it, too
 _FEWEST_SCORES = 5  # fewer columns of a product may be coordinates, such as those of a box
 _IMAGE = 4  # axes at least: batch, height, width, and channels before or after those; volumes have more
-_CHANNELS = (3, 4)  # of a picture
 _COARSEST = 4  # a map of classes has at least this part of its image's height and width; features are coarser
 
 
@@ -59,21 +60,50 @@ class OutputKind:
 NUMBERS = OutputKind("numbers")
 
 
+# What the words of an output's name say. A word of `_NO_SCORES` outweighs the others: `class_embedding`.
+_CLASSES = frozenset("logit logits score scores prob probs probability probabilities class classes".split())
+_MASKS = frozenset("mask masks seg segmentation matte silhouette saliency".split())
+_NO_SCORES = frozenset(
+    "embed embedding embeddings feat feats feature features hidden state states token tokens "
+    "box boxes bbox bboxes offset offsets delta deltas".split()
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rule:
+    """How results of some operators are read.
+
+    Attributes:
+        operators: their names.
+        reading: how they are read.
+        reason: why.
+        axis: that of the classes.
+        fewest: how many classes there must be.
+        asks: the operators alone do not tell: one of these words must be in the output's name, or, for scores and maps
+            of them, the graph must rank them.
+    """
+
     operators: str
     reading: Reading
     reason: str
     axis: int = -1
     fewest: int = 2
+    asks: frozenset[str] = frozenset()
 
 
 _RULES = (
     _Rule("Softmax LogSoftmax", "scores", "probabilities along their attribute `axis`; a map if they are of pixels"),
-    _Rule("Gemm MatMul", "scores", "logits, if its weight is a constant", fewest=_FEWEST_SCORES),
-    _Rule("Conv ConvTranspose", "class map", "scores of pixels, if as fine as an image that is an input", axis=1),
-    _Rule("Sigmoid HardSigmoid", "mask", "probabilities, each of its own"),
-    _Rule("ArgMax ArgMin", "label map", "the best class; its output is a map if two axes are left"),
+    _Rule("Gemm MatMul", "scores", "logits, if its weight is a constant", fewest=_FEWEST_SCORES, asks=_CLASSES),
+    _Rule(
+        "Conv ConvTranspose",
+        "class map",
+        "scores of pixels, if as fine as an image that is an input",
+        axis=1,
+        asks=_CLASSES | _MASKS,
+    ),
+    _Rule("Sigmoid HardSigmoid", "mask", "probabilities, each of its own, of the pixels of an image", asks=_MASKS),
+    _Rule("ArgMax ArgMin", "label map", "the best class; its output is a map if two axes are left beside the batch"),
     _Rule("Tanh Relu LeakyRelu PRelu Elu Selu Gelu Softplus HardSwish Swish Mish", "numbers", "features"),
     _Rule("BatchNormalization LayerNormalization InstanceNormalization GroupNormalization", "numbers", "features"),
     _Rule("RMSNormalization LpNormalization Sqrt Exp Sin Cos", "numbers", "features, made of one length or size"),
@@ -82,18 +112,7 @@ _RULES = (
     _Rule("Shape Size NonZero QuantizeLinear DynamicQuantizeLinear", "numbers", "sizes, places and quantities"),
 )
 _RULE_OF = {operator: rule for rule in _RULES for operator in rule.operators.split()}
-
-# Shape and kind of elements decide where the graph says nothing. Columns: kinds of element types (numpy's letters, `f`
-# for every float), what the shape must be like, how the numbers are read. Axes of size 1 at the end do not count.
-_SHAPES: tuple[tuple[str, Callable[[tuple[int, ...]], bool], OutputKind], ...] = (
-    ("f", lambda shape: len(_trimmed(shape)) == 2 and shape[1] >= _FEWEST_SCORES, OutputKind("scores", axis=1)),
-    ("iu", lambda shape: len(_without_channel(shape)) == 3 and shape[-1] not in _CHANNELS, OutputKind("label map")),
-)
-
-
-def _without_channel(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a map without its single channel: batch, height, width."""
-    return (shape[0], *shape[2:]) if len(shape) == _IMAGE and shape[1] == 1 else shape
+_RANKS = ("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "TopK")
 
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
@@ -119,8 +138,51 @@ def output_kinds(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, OutputK
     arrays = [value for value in feeds.values() if isinstance(value, np.ndarray)]
     images = tuple(tuple(array.shape) for array in arrays if array.ndim >= _IMAGE)
     known = _Known(images, opset_of(model, ""))
-    found = {str(value.name): _from_graph(value, known) for value in model.graph.outputs}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    found = {value: _from_graph(value, known) for value in model.graph.outputs}
+    return {
+        str(value.name): kind if _is_said(value, kind, known) else NUMBERS
+        for value, kind in found.items()
+        if kind is not None
+    }
+
+
+def _is_said(output: ir.Value, kind: OutputKind, known: _Known) -> bool:
+    """Whether more than an operator that makes numbers of any meaning says how an output is read."""
+    origin = output
+    while (node := origin.producer()) is not None and operator_name(node) in _PASSED:
+        above = _followed(node)
+        if above is None or origin.dtype == ir.DataType.BOOL:
+            return True
+        origin = above
+    rule = None if node is None else _RULE_OF.get(operator_name(node))
+    if rule is None or not rule.asks or origin.dtype == ir.DataType.BOOL:
+        return True
+    words = {word.lower() for word in _WORD.findall(str(output.name))}
+    named = bool(words & rule.asks) and not words & _NO_SCORES
+    if kind.reading == "mask":  # that of a sound's spectrum is a factor, true at no threshold
+        return named and bool(known.images)
+    return named or _is_ranked(output, kind.axis) or _is_ranked(origin, rule.axis)
+
+
+def _is_ranked(value: ir.Value, axis: int) -> bool:
+    """Whether an operator ranks the numbers of a value along an axis, other than as the weights of an attention."""
+    rank = _rank(value)
+    return any(
+        node.op_type in _RANKS
+        and (not rank or node.attributes.get_int("axis", 0 if node.op_type == "ArgMax" else -1) % rank == axis % rank)
+        and not _weighs(node.outputs[0])
+        for node, index in value.uses()
+        if index == 0
+    )
+
+
+def _weighs(value: ir.Value) -> bool:
+    """Whether a product reads a value, recast perhaps, as its first factor: the weights of an attention."""
+    return any(
+        (node.op_type == "MatMul" and index == 0)
+        or (node.op_type in ("Cast", "Dropout", "Identity") and _weighs(node.outputs[0]))
+        for node, index in value.uses()
+    )
 
 
 def _from_graph(value: ir.Value | None, known: _Known) -> OutputKind | None:
@@ -162,8 +224,16 @@ def _by_rule(node: ir.Node, rule: _Rule, known: _Known) -> OutputKind | None:
     if node.op_type in ("Conv", "ConvTranspose"):
         return dataclasses.replace(kind, images=known.images)
     if node.op_type in ("Softmax", "LogSoftmax"):
-        return _of_softmax(node, kind, known)
+        return NUMBERS if _weighs(node.outputs[0]) else _of_softmax(node, kind, known)
+    if rule.reading == "label map":
+        return kind if _leaves_pixels(node) else NUMBERS
     return kind
+
+
+def _leaves_pixels(node: ir.Node) -> bool:
+    """Whether an ArgMax of classes leaves height and width, and not a label for each word of a batch of texts."""
+    rank = _rank(node.inputs[0])
+    return rank >= _IMAGE or (rank == _IMAGE - 1 and node.attributes.get_int("axis", 0) % rank == 0)
 
 
 def _of_softmax(node: ir.Node, kind: OutputKind, known: _Known) -> OutputKind:
@@ -257,7 +327,7 @@ def _trimmed(shape: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def settled(kind: OutputKind | None, array: np.ndarray) -> OutputKind:
-    """Return how to read `array`: as the graph says if its shape permits that, else by its shape.
+    """Return how to read `array`: as the graph says if its shape permits that; truth values are a mask in any case.
 
     Args:
         kind: what the graph says, None if nothing.
@@ -267,8 +337,7 @@ def settled(kind: OutputKind | None, array: np.ndarray) -> OutputKind:
     if letter == "b":
         return OutputKind("mask")
     if kind is None:
-        fitting = (row for kinds, fits, row in _SHAPES if letter in kinds and fits(array.shape))
-        kind = next(fitting, NUMBERS)
+        return NUMBERS
     if kind.reading in ("scores", "class map"):
         return _with_classes(kind, array.shape) if letter == "f" else NUMBERS
     if kind.reading == "label map":

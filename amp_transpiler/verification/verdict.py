@@ -83,6 +83,8 @@ def judge(
     limits: Limits,
     never: str = "",
     unseen: Sequence[str] = (),
+    *,
+    rounded: bool = True,
 ) -> str:
     """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is.
 
@@ -93,6 +95,7 @@ def judge(
         limits: of the outputs.
         never: whose arithmetic was emulated and never measured on a device; empty if all of it was.
         unseen: what of the conversion no sample shows, in words.
+        rounded: whether the result has a value in lower precision, so that something was emulated.
     """
     samples = f"{_samples(reference)}{'' if limits.are_none else _worst_level(report.gains)}"
     if failing:
@@ -124,11 +127,11 @@ def judge(
         *_overflown(report.gains),
     )
     wholly = reference.given and not left_out and not unseen
-    word = _word(unlimited=bool(unlimited), wholly=wholly, unmeasured=never)
+    word = _word(unlimited=bool(unlimited), wholly=wholly, unmeasured=never if rounded else "")
     estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
     own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
     no_limit = _without_limit(unlimited, judged)
-    emulated = _emulated(judged, reference, report, limits)
+    emulated = _emulated(judged, reference, report, limits, rounded=rounded)
     report.verdict = f"{word}: {own}{emulated}{estimate}{no_limit}{_named(left_out)}{_named_unseen(unseen)}"
     if report.draws is not None:
         report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
@@ -162,7 +165,9 @@ def _never_measured(what: str) -> str:
     return f"; never measured on a device: {what}" if what else ""
 
 
-def tell_measured(report: Report, reference: Reference, limits: Limits, never: str = "") -> None:
+def tell_measured(
+    report: Report, reference: Reference, limits: Limits, never: str = "", *, rounded: bool = True
+) -> None:
     """Write what a device measured into the verdict, in the place of what was emulated, and warn of contradictions.
 
     Args:
@@ -170,6 +175,7 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
         reference: what the outputs were compared with.
         limits: of the outputs.
         never: as it was given to `judge`; what ran now is measured, if it is the release that the result is for.
+        rounded: as it was given to `judge`.
     """
     measured = report.measured
     assert measured is not None
@@ -178,8 +184,9 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
     if judged and len(rows) == len(judged):
         words = f"{_held(rows, reference.name, limits)} on {_samples(reference)}, measured on {measured}"
-        words += f" (emulated: {_measured(judged, reference.name)})"
-        report.verdict = report.verdict.replace(_emulated(judged, reference, report, limits), words, 1)
+        words += f" ({'emulated' if rounded else 'on the CPU'}: {_measured(judged, reference.name)})"
+        emulated = _emulated(judged, reference, report, limits, rounded=rounded)
+        report.verdict = report.verdict.replace(emulated, words, 1)
         if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
             certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
             report.verdict = certain.replace(_never_measured(never), "", 1)
@@ -189,12 +196,15 @@ def tell_measured(report: Report, reference: Reference, limits: Limits, never: s
     report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
 
 
-def _emulated(judged: list[OutputComparison], reference: Reference, report: Report, limits: Limits) -> str:
+def _emulated(
+    judged: list[OutputComparison], reference: Reference, report: Report, limits: Limits, *, rounded: bool
+) -> str:
     draws = report.draws
     on_samples = f"{_held(judged, reference.name, limits)} on {_samples(reference)}{_levels(report.gains)}"
     by_default = _by_default(judged, report)
     if draws is None:
-        return f"{on_samples}, rounding emulated{by_default and f' ({by_default})'}"
+        rounding = "rounding emulated" if rounded else "nothing rounded"
+        return f"{on_samples}, {rounding}{by_default and f' ({by_default})'}"
     arithmetic = f"arithmetic of {draws.device}, ONNX Runtime {draws.runtime}"
     runs = "; ".join(filter(None, (f"{_spread(judged, draws)}{_in_tf32(draws)}", by_default)))
     return f"{on_samples} ({runs}; {arithmetic}; not run on a GPU)"

@@ -12,6 +12,7 @@ from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, fault_in_words, mend_declared_shapes, runtime_operators
 from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.cost.shapes import sizes_of
@@ -203,7 +204,7 @@ def convert_and_compare(
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
     never = never_measured(policy.target, policy.device, best.draws)
     unseen = _unseen(best, conversions, report)
-    failure = judge(report, reference, failing, policy.limits, never, unseen)
+    failure = judge(report, reference, failing, policy.limits, never, unseen, rounded=has_low_values(best.program))
     failure = failure or _unjudged(report, reference, asked, device)
     program, conversion = best.program, best.conversion
     if not failure:

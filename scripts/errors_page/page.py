@@ -16,9 +16,9 @@ _HEAD = """\
 
 <!-- written by scripts/error_docs.py from the source: change the messages there, the topics in error_topics.toml -->
 
-Every error that the package raises, by topic. An error of the command ends with a link to its topic here; in Python the
-link is the last line of the traceback. Words in angle brackets, such as `<path>`, are filled in. A message says what is
-wrong, where, and what to do; each topic adds the usual cause and remedy.
+Every error that the package raises, by topic. An error of the command ends with a link to its topic, in a page that
+comes with the package; in Python the link is the last line of the traceback. Words in angle brackets, such as `<path>`,
+are filled in. A message says what is wrong, where, and what to do; each topic adds the usual cause and remedy.
 
 | class | also a | meaning | exit status |
 | --- | --- | --- | --- |

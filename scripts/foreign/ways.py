@@ -134,7 +134,7 @@ def masters_alone(step: ForeignStep, report: amp.Report) -> onnx.ModelProto:
     """
     model = onnx.ModelProto()
     model.CopyFrom(step.model)
-    low = {row.name for row in report.decisions if row.precision == "low"} - set(_update(step))
+    low = {row.name for row in report.decisions if row.precision in ("float16", "bfloat16")} - set(_update(step))
     to = TensorProto.FLOAT16 if report.dtype == "float16" else TensorProto.BFLOAT16
     floats = _floats(model)
     nodes: list[onnx.NodeProto] = []

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import amp_transpiler as amp
+from amp_transpiler.report.precision import kind_of
 
 Record = dict[str, Any]
 
@@ -69,7 +70,8 @@ def _scratch() -> str | None:
 def _decided(report: amp.Report) -> Record:
     reasons: dict[str, int] = {}
     nodes = [
-        (row.name, row.op, row.precision, reasons.setdefault(row.reason, len(reasons))) for row in report.decisions
+        (row.name, row.op, kind_of(row.precision), reasons.setdefault(row.reason, len(reasons)))
+        for row in report.decisions
     ]
     return {"casts": report.casts, "opset": list(report.opset), "nodes": nodes, "reasons": list(reasons)}
 

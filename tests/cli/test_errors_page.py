@@ -3,7 +3,10 @@
 import pathlib
 import pickle
 import re
+import tomllib
 import traceback
+import urllib.parse
+import urllib.request
 
 import pytest
 
@@ -14,9 +17,11 @@ from amp_transpiler.errors import PAGE, AmpError, OptionError, help_link, topic_
 from errors_page.page import page
 from errors_page.provocations import provocations, unprovoked
 from errors_page.raised import PACKAGE, listed
+from errors_page.shipped import shipped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+SHIPPED = ROOT / "amp_transpiler" / "errors.html"
 ANCHORS = {
     re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
 }
@@ -24,6 +29,16 @@ ANCHORS = {
 
 def test_the_page_is_written_from_the_source():
     assert page() == TEXT, "run python scripts/error_docs.py --write"
+    assert shipped() == SHIPPED.read_text(encoding="utf-8"), "run python scripts/error_docs.py --write"
+
+
+def test_the_link_leads_to_a_file_of_the_package_that_has_every_topic():
+    assert pathlib.Path(urllib.request.url2pathname(urllib.parse.urlsplit(PAGE).path)) == SHIPPED
+    assert set(re.findall(r'<h2 id="([^"]*)"', SHIPPED.read_text(encoding="utf-8"))) == ANCHORS
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert wheel == {"packages": ["amp_transpiler"]}  # all files in it
 
 
 def test_every_message_has_a_topic():

@@ -5,7 +5,10 @@ import html
 import io
 import math
 import re
+import shutil
+import subprocess
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -16,12 +19,19 @@ from amp_transpiler.report.frontier_chart import frontier_chart
 from amp_transpiler.report.headline import headline, predicted_words, slower_words
 from amp_transpiler.report.page_table import Cell
 from amp_transpiler.report.picture import MOST_NODES, graphs_of, levels_of
-from amp_transpiler.report.sections import casts_table, costly_table, frontier_table, nodes_table, sources_table
+from amp_transpiler.report.sections import (
+    casts_table,
+    costly_table,
+    frontier_table,
+    nodes_table,
+    sources_table,
+    times_table,
+)
 from amp_transpiler.report.text_table import text_table
 from amp_transpiler.report.wording import human_time
 from amp_transpiler.report.worst import costliest_fp32, squared_error_shares, worst_sources
 from tests.report.large_report import POINTS, deep_model, dressed, large_report
-from tests.support import array, parse
+from tests.support import array, chain, parse
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +131,7 @@ def test_the_worst_come_first_and_only_low_nodes_spoil_the_result():
 
 def test_nodes_that_overflow_share_all_of_the_error():
     rows = tuple(
-        DecisionRow(f"n{i}", "Add", "low", "", error=error) for i, error in enumerate([math.inf, 1.0, math.inf])
+        DecisionRow(f"n{i}", "Add", "float16", "", error=error) for i, error in enumerate([math.inf, 1.0, math.inf])
     )
     one = dataclasses.replace(EMPTY, decisions=rows)
     assert squared_error_shares(one) == {"n0": 0.5, "n1": 0.0, "n2": 0.5}
@@ -131,7 +141,7 @@ def test_nodes_that_overflow_share_all_of_the_error():
 
 @pytest.mark.parametrize("error", [1e-300, 1e300])
 def test_shares_of_errors_of_any_size(error):
-    rows = tuple(DecisionRow(f"n{i}", "Add", "low", "", error=error) for i in range(4))
+    rows = tuple(DecisionRow(f"n{i}", "Add", "float16", "", error=error) for i in range(4))
     assert set(squared_error_shares(dataclasses.replace(EMPTY, decisions=rows)).values()) == {0.25}
 
 
@@ -148,7 +158,7 @@ def test_ten_are_enough(report):
 
 
 def test_the_table_of_nodes_has_a_column_for_what_is_known(report):
-    bare = dataclasses.replace(EMPTY, decisions=(DecisionRow("n", "Add", "low", "why"),))
+    bare = dataclasses.replace(EMPTY, decisions=(DecisionRow("n", "Add", "float16", "why"),))
     assert [head for head, _ in nodes_table(bare).heads] == ["precision", "operator", "node", "reason"]
     heads = [head for head, _ in nodes_table(report).heads]
     assert heads[4:] == ["error", "largest value", "becomes zero", "moves", "predicted", "in float32", "to change it"]
@@ -240,7 +250,7 @@ def test_error_colours_are_offered_where_errors_are_known(report):
 def test_the_frontier_is_a_picture_and_a_table(report):
     assert cells(frontier_table(report), "error") == ["0%", "0.01%", "0.1%", "0.3%"]
     assert cells(frontier_table(report), "point") == ["", "", "chosen", ""]
-    assert cells(frontier_table(report), "known by") == ["emulation", "prediction", "emulation", "prediction"]
+    assert cells(frontier_table(report), "known by") == ["measured", "predicted", "measured", "predicted"]
     chart = frontier_chart(POINTS)
     assert (chart.count('class="measured"'), chart.count('class="predicted"'), chart.count('class="ring"')) == (2, 2, 1)
     circles = [tuple(map(float, found)) for found in re.findall(r'edicted" cx="([\d.]+)" cy="([\d.]+)"', chart)]
@@ -295,5 +305,78 @@ def test_the_frontier_in_the_terminal(report):
     file = io.StringIO()
     Console(file=file, width=80).print(text_table(frontier_table(report)))
     lines = [line.split() for line in file.getvalue().splitlines()]
-    assert lines[0] == ["point", "error", "known", "by", "predicted", "low", "nodes", "casts"]
-    assert lines[3] == ["chosen", "0.1%", "emulation", "1.9", "ms", "90%", "5"]
+    assert lines[0] == ["point", "error", "known", "by", "predicted", "in", "float16", "casts"]
+    assert lines[3] == ["chosen", "0.1%", "measured", "1.9", "ms", "90%", "5"]
+
+
+# what takes the time of rows (operator, milliseconds, bound): the table's rows
+TIMES = {
+    "one": ([("Conv", 2.0, "arithmetic")], [("Conv", "1", "2 ms", "100%", "arithmetic 100%")]),
+    "two bounds": (
+        [("Add", 3.0, "bytes"), ("Add", 1.0, "launch")],
+        [("Add", "2", "4 ms", "100%", "bytes 75%, launch 25%")],
+    ),
+    "the longest first": (
+        [("Add", 1.0, "launch"), ("Conv", 3.0, "bytes")],
+        [("Conv", "1", "3 ms", "75%", "bytes 100%"), ("Add", "1", "1 ms", "25%", "launch 100%")],
+    ),
+    "some free": ([("Add", 0.0, ""), ("Relu", 1.0, "bytes")], [("Relu", "1", "1 ms", "100%", "bytes 100%")]),
+    "not known": ([("Add", None, "")], []),
+    "without nodes": ([], []),
+}
+
+
+@pytest.mark.parametrize("case", TIMES)
+def test_times_by_operator_say_what_bounds_them(case):
+    rows, expected = TIMES[case]
+    decisions = tuple(
+        DecisionRow(f"n{i}", op, "float16", "why", milliseconds=time, bound=bound)
+        for i, (op, time, bound) in enumerate(rows)
+    )
+    found = dataclasses.replace(EMPTY, decisions=decisions)
+    assert [tuple(cell.text for cell in row) for row in times_table(found).rows] == expected
+    assert ("Predicted time by operator" in page([(found, None)])) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "dims", "bound"),
+    [
+        (chain("Relu ({})"), {}, "launch"),
+        (chain("Relu ({})", shape="float[N, 4]"), {"N": 100_000_000}, "bytes"),
+        (
+            chain("MatMul ({}, w)", shape="float[N, 4096]", w=np.zeros((4096, 4096), np.float32)),
+            {"N": 100_000},
+            "arithmetic",
+        ),
+    ],
+)
+def test_what_bounds_a_node_follows_from_its_work(model, dims, bound):
+    report = amp.transpile(model, frontier=True, verify=False, dims=dims)
+    assert [row.bound for row in report.decisions] == [bound]
+
+
+LONG = "/model/backbone/stages.3/blocks.11/attention/query_key_value/projection/MatMul"
+
+
+@pytest.mark.parametrize("name", [LONG, LONG * 3, "n" * 41, "n" * 40, "short"])
+def test_a_long_name_is_whole_in_the_page_and_takes_no_more_room_than_others(name):
+    text = page([(dataclasses.replace(EMPTY, decisions=(DecisionRow(name, "MatMul", "float16", "why"),)), None)])
+    title = f' title="{name}"' if len(name) > 40 else ""
+    assert f"<code{title}><bdi>{name}</bdi></code>" in text
+    assert "text-overflow: ellipsis" in text
+
+
+def test_the_graph_has_tools_that_show_up_with_the_script():
+    converted = amp.transpile(chain("Relu ({})"), verify=False)
+    text = page([(converted, None)])
+    assert '<form class="tools" hidden>' in text
+    script = text.split("<script>")[1]
+    for part in ("makePicture", "wheel", "mousedown", "scrollTo", '"found"', "zoom("):
+        assert part in script
+    assert '<form class="tools"' not in page([(EMPTY, None)])  # nothing is drawn
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_script_is_javascript(tmp_path):
+    (tmp_path / "page.js").write_text(page([(EMPTY, None)]).split("<script>")[1].split("</script>")[0])
+    subprocess.run(["node", "--check", tmp_path / "page.js"], check=True)

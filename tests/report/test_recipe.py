@@ -89,7 +89,7 @@ def test_a_precision_that_the_target_does_not_have_is_told(file, tmp_path):
     amp.transpile(file, dtype="bfloat16", verify=False, prefer="size").save_recipe(tmp_path / "r.toml")
     again = amp.transpile(file, recipe=tmp_path / "r.toml", target="cpu", verify=False)
     assert any("without the recipe's precision" in warning for warning in again.warnings)
-    assert set(precisions(again).values()) == {"high"}
+    assert set(precisions(again).values()) == {"float32"}
 
 
 def test_the_command_writes_and_replays(file, tmp_path, capsys):

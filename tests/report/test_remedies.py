@@ -31,7 +31,7 @@ def test_what_nearly_overflows_is_listed_and_has_a_remedy():
     assert first.remedy == "a headroom of at most 1.64 (--headroom), if the data are typical"
     [note] = [note for note in report.notes if "headroom" in note]
     assert note.startswith(
-        "1 value goes beyond float16's 6.55e+04 with a headroom of 4, so that its nodes stay float32: "
+        "1 value goes beyond float16's 6.55e+04 with a headroom of 4; no node that makes or reads them is float16: "
     )
     assert "4e+04 in sample 1" in note
 

@@ -48,7 +48,7 @@ def test_row_84_mp0_copies_the_file_byte_for_byte(tmp_path):
     report = amp.transpile(source, tmp_path / "o.onnx", preset="mp0")
     assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
     assert (report.casts, report.low_nodes) == (0, 0)
-    assert {row.precision for row in report.decisions} == {"untouched"}
+    assert {row.precision for row in report.decisions} == {"unchanged"}
 
 
 def test_row_84_mp1_is_the_documents_picture():

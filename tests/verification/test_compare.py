@@ -287,22 +287,26 @@ def test_arrays_are_looked_at_some_elements_at_a_time(monkeypatch):
     assert compare(floats(1, 2, 3, 4, 5)[::2], floats(1, 0, 3, 0, 5)[::2]).relative == 0.0
 
 
-KIND = {"y": OutputKind("mask")}
+KIND = {"y": OutputKind("mask"), "z": OutputKind("scores", axis=1)}
 
 
-def test_metrics_follow_from_the_graph_or_else_from_the_shape():
-    scores = [{"y": support.array(4, 8), "z": support.array(4, 8)}]
+def test_metrics_follow_from_the_graph_and_not_from_the_shape():
+    scores = [{name: support.array(4, 8) for name in "xyz"}]
     found = compare_outputs(scores, scores, KIND)
+    assert (found["x"].iou, found["x"].top1, found["x"].top5) == (None, None, None)
     assert (found["y"].iou, found["y"].top1) == (1.0, None)
     assert (found["z"].iou, found["z"].top1, found["z"].top5) == (None, 1.0, 1.0)
 
 
 def test_metrics_count_over_all_samples_and_arrays():
+    def scores(reference, result):
+        return compare_outputs([{"z": array} for array in reference], [{"z": array} for array in result], KIND)["z"]
+
     x, y = support.array(8, 8), support.array(8, 8, seed=1)
-    whole = compare(x, y)
-    samples = compare_outputs([{"y": x[:3]}, {"y": x[3:]}], [{"y": y[:3]}, {"y": y[3:]}])["y"]
+    whole = scores([x], [y])
+    samples = scores([x[:3], x[3:]], [y[:3], y[3:]])
     assert (samples.top1, samples.top5) == (whole.top1, whole.top5)
-    assert compare([x[:3], x[3:]], [y[:3], y[3:]]).top5 == whole.top5
+    assert scores([[x[:3], x[3:]]], [[y[:3], y[3:]]]).top5 == whole.top5
     assert 0 < whole.top5 < 1
 
 

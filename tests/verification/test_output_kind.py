@@ -1,5 +1,7 @@
 """The meaning of an output's numbers, by the operators above it, its shape and its element type."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -17,14 +19,18 @@ IMAGE = (2, 3, 16, 16)
 CONVOLUTION = "y = Conv (i, k)"
 
 
-def read(body, shape, dtype=np.float32, *, feeds=(), opset=18, **weights):
-    """Return how an output `y` of this shape is read that `body` computes from x (rows) and i (an image)."""
+NAMED = "class_mask"  # says all that a name can say
+
+
+def read(body, shape, dtype=np.float32, *, feeds=(), opset=18, name=NAMED, **weights):
+    """Return how an output of this name and shape is read that `body` computes as y from x (rows) and i (image)."""
+    body = re.sub(r"\by =", f"{name} =", body)
     constants = {"w": W, "b": BIAS, "two": np.float32([2]), "minus": np.float32(-2), "k": array(6, 3, 1, 1), **weights}
-    used = {name: value for name, value in constants.items() if f" {name})" in body or f"({name}," in body}
-    graph = f"(float[N, 8] x, float[2, 3, 16, 16] i, float[N, 6] z) => (y) {{ {body} }}"
+    used = {key: value for key, value in constants.items() if re.search(rf"[(,]\s*{key}\s*[,)]", body)}
+    graph = f"(float[N, 8] x, float[2, 3, 16, 16] i, float[N, 6] z) => ({name}) {{ {body} }}"
     model = ir.from_proto(onnx.shape_inference.infer_shapes(parse(graph, opset=opset, **used)))
     inputs = {"x": np.zeros((2, 8)), "i": np.zeros(IMAGE)} | dict(feeds)
-    found = settled(output_kinds(model, inputs).get("y"), np.zeros(shape, dtype))
+    found = settled(output_kinds(model, inputs).get(name), np.zeros(shape, dtype))
     return found.reading, found.axis if found.reading in ("scores", "class map") else None
 
 
@@ -47,7 +53,7 @@ FLOATS = {
     f"{LOGITS} s = ReduceSum (h) y = Div (h, s)": ((2, 6), "numbers", None),
     f"{LOGITS} e = Exp (h) s = ReduceSum (e) y = Div (e, s)": ((2, 6), "scores", 1),
     "v = Transpose (w2) y = MatMul (x, v)": ((2, 6), "scores", 1),
-    "t = Transpose (z) y = MatMul (t, x)": ((6, 8), "scores", 1),  # of two values: by shape
+    "t = Transpose (z) y = MatMul (t, x)": ((6, 8), "numbers", None),  # of two values
     f"{LOGITS} y = Tanh (h)": ((2, 6), "numbers", None),
     f"{LOGITS} y = Cast <to = 10> (h)": ((2, 6), "scores", 1),
     # rearranged
@@ -77,12 +83,12 @@ FLOATS = {
     "c = Conv (i, k) y = Transpose <perm = [0, 2, 3, 1]> (c)": ((2, 16, 16, 6), "class map", 3),
     "g = GlobalAveragePool (i) y = Conv (g, k)": ((2, 6, 1, 1), "scores", 1),
     "g = GlobalAveragePool (i) c = Conv (g, k) y = Flatten (c)": ((2, 6), "scores", 1),
-    "c = Conv (i, k) g = GlobalAveragePool (c) y = Flatten (g)": ((2, 6), "scores", 1),  # by shape
+    "c = Conv (i, k) g = GlobalAveragePool (c) y = Flatten (g)": ((2, 6), "numbers", None),
     # masks and others
     "y = Sigmoid (x)": ((2, 8), "mask", None),
     "g = Greater (x, x) y = Cast <to = 1> (g)": ((2, 8), "mask", None),
     "y = Relu (x)": ((2, 8), "numbers", None),
-    "y = Identity (x)": ((2, 8), "scores", 1),  # by shape
+    "y = Identity (x)": ((2, 8), "numbers", None),
     "y = ReduceMean <keepdims = 1> (x)": ((1, 1), "numbers", None),
 }
 
@@ -145,9 +151,11 @@ INTEGERS = {
     "a = ArgMax <axis = 1> (i) y = Cast <to = 6> (a)": ((2, 1, 16, 16), "label map"),
     "y = ArgMin <axis = 1> (i)": ((1, 1, 16, 16), "label map"),
     "y = ArgMax <axis = 1> (x)": ((8, 1), "numbers"),
+    "t = Unsqueeze (x, o) y = ArgMax <axis = 2, keepdims = 0> (t)": ((2, 8), "numbers"),  # a label for each word
+    "t = Unsqueeze (x, o) y = ArgMax <axis = 0, keepdims = 0> (t)": ((2, 8), "label map"),  # one image
     "g = Greater (i, i) y = Cast <to = 7> (g)": (IMAGE, "mask"),
-    "y = Cast <to = 7> (i)": ((1, 16, 16), "label map"),  # by shape
-    "q = Cast <to = 7> (i) y = Neg (q)": ((1, 1, 16, 16), "label map"),
+    "y = Cast <to = 7> (i)": ((1, 16, 16), "numbers"),
+    "q = Cast <to = 7> (i) y = Neg (q)": ((1, 1, 16, 16), "numbers"),
     "r = Cast <to = 7> (i) y = Neg (r)": ((16, 16, 3), "numbers"),  # a picture
     "s = Cast <to = 7> (i) y = Neg (s)": ((2, 2, 16, 16), "numbers"),
     "y = Shape (i)": ((4,), "numbers"),
@@ -159,7 +167,55 @@ INTEGERS = {
 @pytest.mark.parametrize("body", INTEGERS)
 def test_integers_are_labels_masks_or_numbers(body):
     shape, reading = INTEGERS[body]
-    assert read(body, shape, np.int64)[0] == reading
+    assert read(body, shape, np.int64, o=np.int64([2]))[0] == reading
+
+
+PLAIN = "h = MatMul (x, w)"
+PIXELS = (2, 1, 16, 16)
+# name of the output, body, shape: reading. What makes numbers of any meaning is told by a name, or by what ranks them.
+SAID = {
+    ("y", "y = MatMul (x, w)", (2, 6)): "numbers",
+    ("output", "y = Gemm (x, w, b)", (2, 6)): "numbers",
+    ("embedding", "y = Gemm (x, w, b)", (2, 6)): "numbers",
+    ("last_hidden_state", "y = MatMul (x, w)", (2, 6)): "numbers",
+    ("class_embedding", "y = MatMul (x, w)", (2, 6)): "numbers",
+    ("class_logits", "y = MatMul (x, w)", (2, 6)): "scores",
+    ("predLogits", "y = MatMul (x, w)", (2, 6)): "scores",
+    ("box_scores", "y = MatMul (x, w)", (2, 6)): "numbers",
+    ("y", "y = MatMul (x, w) p = Softmax (y)", (2, 6)): "scores",
+    ("y", "y = MatMul (x, w) p = ArgMax <axis = 1> (y)", (2, 6)): "scores",
+    ("y", "y = MatMul (x, w) p = ArgMax <axis = 0> (y)", (2, 6)): "numbers",
+    ("y", f"{PLAIN} y = Add (h, b) p = Softmax (h)", (2, 6)): "scores",
+    ("y", "y = MatMul (x, w) p = Softmax (y) v = MatMul (p, z)", (2, 6)): "numbers",  # an attention's
+    ("y", "h = MatMul (x, w) y = Softmax (h)", (2, 6)): "scores",
+    ("y", "h = MatMul (x, w) y = Softmax (h) v = MatMul (y, z)", (2, 6)): "numbers",
+    ("y", "h = MatMul (x, w) y = Softmax (h) d = Dropout (y) v = MatMul (d, z)", (2, 6)): "numbers",
+    ("y", CONVOLUTION, (2, 6, 16, 16)): "numbers",
+    ("flow", CONVOLUTION, (2, 2, 16, 16)): "numbers",
+    ("features", CONVOLUTION, (2, 6, 4, 4)): "numbers",
+    ("segmentation", CONVOLUTION, (2, 6, 16, 16)): "class map",
+    ("y", f"{CONVOLUTION} p = ArgMax <axis = 1> (y)", (2, 6, 16, 16)): "class map",
+    ("y", "y = Sigmoid (x)", (2, 8)): "numbers",
+    ("gate", "y = Sigmoid (x)", (2, 8)): "numbers",
+    ("probability", "y = Sigmoid (x)", (2, 8)): "numbers",
+    ("disparity", "y = Sigmoid (i)", PIXELS): "numbers",
+    ("image", "y = HardSigmoid (i)", IMAGE): "numbers",
+    ("mask", "y = Sigmoid (i)", PIXELS): "mask",
+    ("pred_masks", "y = Sigmoid (i)", PIXELS): "mask",
+    ("anything", "g = Greater (x, x) y = Cast <to = 1> (g)", (2, 8)): "mask",
+}
+
+
+@pytest.mark.parametrize("case", SAID, ids=lambda case: f"{case[0]}: {case[1]}")
+def test_a_name_or_a_ranking_tells_what_an_operator_alone_does_not(case):
+    name, body, shape = case
+    weights = {"k": array(shape[1], 3, 1, 1)} if "Conv" in body else {}
+    assert read(body, shape, name=name, **weights)[0] == SAID[case]
+
+
+def test_a_mask_of_a_sound_is_a_factor():
+    model = ir.from_proto(parse("(float[1, 9, 4] x) => (float[1, 9, 4] mask) { mask = Sigmoid (x) }"))
+    assert output_kinds(model, {"x": np.zeros((1, 9, 4), np.float32)})["mask"].reading == "numbers"
 
 
 @pytest.mark.parametrize(
@@ -191,8 +247,8 @@ def test_softmax_along_the_second_axis_is_a_map_where_pixels_follow(shape, readi
 
 @pytest.mark.parametrize("way", ["Identity", "Cast <to = 1>", "Transpose <perm = [0, 1]>"])
 def test_weights_may_be_recast_and_rearranged_before_a_product(way):
-    known = parse(f"(float[2, 8] x) => (float[2, 6] y) {{ v = {way} (w) y = MatMul (x, v) }}", w=W)
-    assert output_kinds(ir.from_proto(known), {})["y"].classes == 6
+    known = parse(f"(float[2, 8] x) => (float[2, 6] logits) {{ v = {way} (w) logits = MatMul (x, v) }}", w=W)
+    assert output_kinds(ir.from_proto(known), {})["logits"].classes == 6
     computed = parse(f"(float[2, 8] x, float[8, 6] w) => (float[2, 6] y) {{ v = {way} (w) y = MatMul (x, v) }}")
     assert output_kinds(ir.from_proto(computed), {}) == {}
 

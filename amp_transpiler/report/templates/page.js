@@ -1,5 +1,6 @@
 "use strict";
-// Tables that sort and filter. Without this script they are complete, in the order of the program.
+// Tables that sort and filter, and a graph that zooms, moves and is searched. Without this script all is there, in the
+// order of the program and at its own size.
 const collator = new Intl.Collator("en", { numeric: true });
 
 function keyOf(row, column) {
@@ -73,7 +74,65 @@ function reveal() {
   target.scrollIntoView({ block: "nearest" });
 }
 
+// Pictures keep their size in pixels, so a larger one scrolls in its frame.
+function makePicture(section) {
+  const tools = section.querySelector(".tools");
+  const [find, count] = [tools.querySelector("input"), tools.querySelector("output")];
+  const frames = [...section.querySelectorAll(".level .wide")];
+  const boxes = [...section.querySelectorAll(".box")];
+  const texts = boxes.map((box) => box.textContent.toLowerCase());
+  let scale = 1;
+  const zoom = (factor) => {
+    scale = factor === 0 ? 1 : Math.min(8, Math.max(0.1, scale * factor));
+    frames.forEach((frame) => {
+      const picture = frame.querySelector("svg");
+      const [x, y] = [frame.scrollLeft / frame.scrollWidth, frame.scrollTop / frame.scrollHeight];
+      picture.setAttribute("width", picture.viewBox.baseVal.width * scale);
+      picture.setAttribute("height", picture.viewBox.baseVal.height * scale);
+      frame.scrollTo(x * frame.scrollWidth, y * frame.scrollHeight);
+    });
+  };
+  const search = () => {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const hits = boxes.filter((box, place) => {
+      const fits = words.length > 0 && words.every((word) => texts[place].includes(word));
+      box.classList.toggle("found", fits);
+      return fits;
+    });
+    count.value = words.length ? `${hits.length} found` : "";
+    if (!hits.length) return;
+    for (let part = hits[0].closest("details"); part !== null; part = part.parentElement.closest("details")) part.open = true;
+    hits[0].scrollIntoView({ block: "nearest", inline: "center" });
+  };
+  frames.forEach((frame) => {
+    frame.classList.add("zoomed");
+    let from = null;
+    frame.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      zoom(event.deltaY < 0 ? 1.25 : 0.8);
+    }, { passive: false });
+    frame.addEventListener("mousedown", (event) => {
+      if (event.button === 0) from = [event.clientX + frame.scrollLeft, event.clientY + frame.scrollTop];
+    });
+    addEventListener("mousemove", (event) => {
+      if (from === null) return;
+      frame.classList.add("moving");
+      frame.scrollTo(from[0] - event.clientX, from[1] - event.clientY);
+    });
+    addEventListener("mouseup", () => { from = null; frame.classList.remove("moving"); });
+    frame.addEventListener("dragstart", (event) => event.preventDefault());
+  });
+  tools.addEventListener("click", (event) => {
+    if (event.target.dataset.zoom !== undefined) zoom(Number(event.target.dataset.zoom));
+  });
+  tools.addEventListener("input", search);
+  tools.addEventListener("submit", (event) => event.preventDefault());
+  tools.hidden = false;
+}
+
 document.querySelectorAll("table.sortable").forEach(makeSortable);
 document.querySelectorAll(".filter").forEach(makeFilter);
+document.querySelectorAll(".picture").forEach(makePicture);
 addEventListener("hashchange", reveal);
 reveal();
