@@ -39,7 +39,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 _MODULE = "onnxruntime"
-OLDEST = "1.31"
+OLDEST = "1.22"
 """The oldest minor release that conversion and its check work with: the bound of the extras in pyproject.toml."""
 OLDEST_FOR_TRAINING = "1.31"
 """Training copies values between devices with what older releases lack."""
@@ -94,7 +94,8 @@ def _wheels_in(folder: pathlib.Path) -> Iterator[Wheel]:
     for information in folder.glob("*.dist-info"):
         if information.name.lower().startswith(_NAMES):
             distribution = importlib.metadata.PathDistribution(information)
-            if any(file.parts == (_MODULE, "__init__.py") for file in distribution.files or ()):
+            # Not `files`: from Python 3.12 on it leaves out files that are gone.
+            if f"\n{_MODULE}/__init__.py," in f"\n{distribution.read_text('RECORD') or ''}":
                 name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
                 yield Wheel(name, distribution.version)
 

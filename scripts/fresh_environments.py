@@ -4,7 +4,8 @@
     python scripts/fresh_environments.py                     # all: some minutes each, and a few GB where torch comes
     python scripts/fresh_environments.py --quick             # those without torch
     python scripts/fresh_environments.py magika modelopt     # these
-    python scripts/fresh_environments.py --write docs/installation.md
+    python scripts/fresh_environments.py modelopt --write docs/installation.md
+    python scripts/fresh_environments.py --check docs/installation.md     # tries nothing: a row for each, as expected
 
 In each environment: pip installs what is there first, then this package; `doctor` answers; three models of models/ are
 converted and checked; `pip check` finds nothing that does not fit. Exit status 1 if anything else happens. It needs a
@@ -49,20 +50,30 @@ class Environment:
     quick: bool = False
     refusal: str = ""
 
+    @property
+    def begin(self) -> str:
+        """How its row begins."""
+        there = ", ".join(f"`{name}`" for name in self.before) or "nothing"
+        return f"| {there} | {f'`[{self.extra}]`' if self.extra else 'none'} |"
+
+    @property
+    def expected(self) -> str:
+        """How its row ends."""
+        return f"refused: {self.refusal}" if self.refusal else f"{len(MODELS)} converted, `pip check` clean"
+
 
 ENVIRONMENTS = (
     Environment("empty, no extra", quick=True, refusal="ONNX Runtime cannot be used: no wheel of it is installed"),
     Environment("empty, cpu", extra="cpu", quick=True),
-    Environment("empty, cuda", extra="cuda"),
     Environment("magika", ("magika",), quick=True),
     Environment("rapidocr", ("rapidocr", "onnxruntime")),
     Environment("insightface", ("insightface", "onnxruntime")),
     Environment("optimum", ("optimum[onnxruntime]",)),
     Environment("modelopt", ("nvidia-modelopt[onnx]",)),
     Environment("openvino", ("onnxruntime-openvino",)),
-    Environment("oldest", ("onnx==1.22.0", "onnxruntime==1.31.0", "numpy==2.0.0"), quick=True),
+    Environment("oldest", ("onnx==1.17.0", "onnxruntime==1.22.0", "numpy==1.26.4"), quick=True),
     Environment("two wheels", ("onnxruntime", "onnxruntime-gpu")),
-    Environment("too old", ("onnxruntime==1.22.0",), quick=True, refusal="1.22.0 is older than 1.31"),
+    Environment("too old", ("onnxruntime==1.20.1",), quick=True, refusal="1.20.1 is older than 1.22"),
 )
 
 
@@ -88,10 +99,8 @@ class Outcome:
 
     def row(self) -> str:
         """Return the row of the table."""
-        there = ", ".join(f"`{name}`" for name in self.environment.before) or "nothing"
-        extra = f"`[{self.environment.extra}]`" if self.environment.extra else "none"
-        result = f"refused: {self.environment.refusal}" if self.environment.refusal else f"{self.converted} converted"
-        return f"| {there} | {extra} | {self.runtime} | {self.versions} | {'; '.join(self.faults) or result} |"
+        result = "; ".join(self.faults) or self.environment.expected
+        return f"{self.environment.begin} {self.runtime} | {self.versions} | {result} |"
 
 
 HEAD = (
@@ -105,10 +114,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(one.name for one in ENVIRONMENTS))
     parser.add_argument("--quick", action="store_true", help="only those that need no torch")
     parser.add_argument(
-        "--write", metavar="PAGE", type=pathlib.Path, help="write the table between its marks on a page"
+        "--write", metavar="PAGE", type=pathlib.Path, help="write the rows into the table between its marks on a page"
+    )
+    parser.add_argument(
+        "--check", metavar="PAGE", type=pathlib.Path, help="only see that the table has a row for each, as expected"
     )
     parser.add_argument("--folder", type=pathlib.Path, help="where environments are made (default: temporary)")
     options = parser.parse_args()
+    if options.check is not None:
+        faults = missing(options.check.read_text(encoding="utf-8"))
+        print("\n".join(faults) or "the table has a row for each environment, as expected")
+        return 1 if faults else 0
     known = {one.name: one for one in ENVIRONMENTS}
     unknown = [name for name in options.names if name not in known]
     if unknown:
@@ -120,23 +136,49 @@ def main() -> int:
             outcomes.append(attempt(environment, pathlib.Path(folder)))
         last = outcomes[-1]
         print(f"{environment.name}: {'; '.join(last.faults) or 'as expected'}, {last.seconds:.0f} s", flush=True)
-    print(table := "\n".join([HEAD, *(outcome.row() for outcome in outcomes)]))
+    rows = [outcome.row() for outcome in outcomes]
+    print("\n".join([HEAD, *rows]))
     if options.write is not None:
-        options.write.write_text(with_table(options.write.read_text(encoding="utf-8"), table), encoding="utf-8")
+        options.write.write_text(with_rows(options.write.read_text(encoding="utf-8"), rows), encoding="utf-8")
     return 1 if any(outcome.faults for outcome in outcomes) else 0
 
 
-def with_table(page: str, table: str) -> str:
-    """Return a page with a table between its marks.
+def with_rows(page: str, rows: Sequence[str]) -> str:
+    """Return a page with rows in the table between its marks, in the place of older ones of the same environments.
+
+    Rows of environments that are no longer tried go.
 
     Raises:
         ValueError: the page has no marks.
     """
+    before, table, after = _parts(page)
+    known = [*rows, *table.splitlines()]
+    kept = [row for one in ENVIRONMENTS for row in [row for row in known if row.startswith(one.begin)][:1]]
+    table = "\n".join([HEAD, *kept])
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def missing(page: str) -> list[str]:
+    """Return what is wrong with the table of a page: environments without a row, or with another outcome."""
+    rows = _parts(page)[1].splitlines()
+    faults = []
+    for one in ENVIRONMENTS:
+        row = next((row for row in rows if row.startswith(one.begin)), None)
+        if row is None:
+            faults.append(
+                f"{one.name}: no row; run scripts/fresh_environments.py {one.name!r} --write docs/installation.md"
+            )
+        elif not row.endswith(f"| {one.expected} |"):
+            faults.append(f"{one.name}: expected {one.expected!r}, and the row is {row!r}")
+    return faults
+
+
+def _parts(page: str) -> tuple[str, str, str]:
     before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    table, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page has no line {BEGIN} with {END} behind it")
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+    return before, table, after
 
 
 def attempt(environment: Environment, folder: pathlib.Path) -> Outcome:
@@ -205,8 +247,9 @@ def _version(python: pathlib.Path, folder: pathlib.Path, package: str) -> str:
 
 def _runtime(doctor: str) -> str:
     """Return the wheels of ONNX Runtime from what `doctor` says."""
-    found = re.search(r"ONNX Runtime +(?:\S+ \(([^)]*)\)|(.*))", doctor)
-    return (found[1] or "none that works") if found else "?"
+    # Of the table: a warning of several wheels stands above it.
+    found = re.search(r"^\w+ +ONNX Runtime +(?:\S+ \(([^)]*)\)|(.*))", doctor, re.MULTILINE)
+    return (" ".join((found[1] or "").split()) or "none that works") if found else "?"
 
 
 def _last_line(text: str) -> str:

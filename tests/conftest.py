@@ -6,6 +6,7 @@ Also the place of a run (`--place`), and the tests that need the host's real dev
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -13,14 +14,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
+from tests import older_onnx, oldest_cases
 from tests.counted import Counted
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
+older_onnx.install()  # before any file of tests makes a model
 
+TESTS = pathlib.Path(__file__).resolve().parent
 HOST_DEFAULT = "default"  # of --place: what the host decides
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
@@ -44,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         help="run the first and every Nth case of each test function (default 1: all)",
+    )
+    parser.addoption(
+        "--oldest",
+        action="store_true",
+        help="run only what tests/oldest.toml chooses for the oldest versions, and of it the cases that it chooses",
     )
     parser.addoption(
         "--place",
@@ -71,22 +81,55 @@ def counted(tmp_path: pathlib.Path) -> Counted:
     return Counted(tmp_path)
 
 
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """Leave out the files that have no row in `oldest.toml`, if --oldest says so."""
+    if not config.getoption("--oldest") or not collection_path.is_relative_to(TESTS):
+        return None
+    path = collection_path.relative_to(TESTS.parent).as_posix()
+    return None if path == "tests" or oldest_cases.is_wanted(path, folder=collection_path.is_dir()) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the first and every Nth case of each test function, if --every says so."""
+    """Keep the first and every Nth case of each test function; skip what needs newer versions than there are."""
+    needs = oldest_cases.needed(oldest_cases.installed())
     seen: collections.Counter[str] = collections.Counter()
     kept, left_out = [], []
     for item in items:
         function = item.nodeid.partition("[")[0]
-        (left_out if seen[function] % config.getoption("--every") else kept).append(item)
+        row = oldest_cases.row_of(function.partition("::")[0]) if config.getoption("--oldest") else None
+        every = config.getoption("--every") if row is None else row["every"]
+        (left_out if seen[function] % every else kept).append(item)
         seen[function] += 1
+        for reason in (needs[name] for name in needs if item.nodeid.startswith(name)):
+            item.add_marker(pytest.mark.skip(reason=reason))
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@contextlib.contextmanager
+def _skipped_without_training() -> Iterator[None]:
+    """Skip a test that ends because training needs newer versions than there are."""
+    try:
+        yield
+    except EnvironmentProblem as problem:
+        if str(problem) == oldest_cases.why_no_training():
+            pytest.skip(str(problem))
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     if item.get_closest_marker("device") is not None and (reason := _no_real_device()) is not None:
         pytest.skip(reason)
+    with _skipped_without_training():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with _skipped_without_training():
+        return (yield)
 
 
 def _no_real_device() -> str | None:

@@ -1,14 +1,18 @@
-"""The oldest versions in scripts/oldest.txt are the lower bounds that pyproject.toml states; other Pythons."""
+"""The oldest versions in scripts/oldest.txt are the lower bounds that pyproject.toml states; what runs with them."""
 
+import os
 import pathlib
 import subprocess
+import sys
 import tomllib
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import fresh_environments
 from amp_transpiler import wheels
+from tests import oldest_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -57,3 +61,107 @@ def test_a_python_that_cannot_be_had_is_named(arguments, status, said):
     done = subprocess.run([ROOT / "scripts/test", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert said in done.stderr
+
+
+# ---- what runs with the oldest versions: oldest.toml ----
+
+RUNS, NEWER = oldest_cases.TABLE["runs"], oldest_cases.TABLE["newer"]
+
+
+@pytest.mark.parametrize("path", RUNS)
+def test_what_runs_there_exists_and_says_why(path):
+    assert (ROOT / path).exists()
+    assert RUNS[path].keys() == {"every", "why"}
+    assert RUNS[path]["why"]
+
+
+@pytest.mark.parametrize("row", NEWER, ids=lambda row: f"{row['package']} {row['from']}: {row['why']}")
+def test_what_needs_a_newer_package_is_a_test_and_has_a_reason(row):
+    assert Version(row["from"]) > Version(OLDEST[row["package"]])
+    assert row["why"]
+    for beginning in row["tests"]:
+        file, _, name = beginning.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()
+        assert oldest_cases.row_of(file) is not None, "what does not run there needs no row"
+
+
+def test_the_oldest_versions_skip_all_of_these_and_the_newest_none():
+    assert len(oldest_cases.needed(OLDEST)) == sum(len(row["tests"]) for row in NEWER)
+    assert not oldest_cases.needed({"onnx": "1.23.2", "onnxruntime": "1.31.1"})
+
+
+FOLDERS = {"tests/ops": {"every": 1}, "tests/graph/test_types.py": {"every": 5}, "tests/test_cli.py": {"every": 3}}
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "wanted"),
+    [
+        ("tests/ops", True, True),
+        ("tests/ops/test_table.py", False, True),
+        ("tests/graph", True, True),
+        ("tests/graph/test_types.py", False, True),
+        ("tests/graph/test_kind.py", False, False),
+        ("tests/graph/view", True, False),
+        ("tests/training", True, False),
+        ("tests/test_cli.py", False, True),
+        ("tests/test_cli_jobs.py", False, False),
+    ],
+)
+def test_files_and_folders_are_chosen_by_their_rows(path, folder, wanted):
+    assert oldest_cases.is_wanted(path, folder=folder, runs=FOLDERS) is wanted
+
+
+TRAINS = """
+from amp_transpiler import wheels
+from amp_transpiler.errors import EnvironmentProblem
+
+import pytest
+
+def test_trains(): wheels.require_for_training()
+
+@pytest.fixture
+def trained(): wheels.require_for_training()
+
+def test_of_a_fixture_that_trains(trained): pass
+
+def test_another_problem(): raise EnvironmentProblem("no device")
+"""
+
+
+@pytest.mark.parametrize(("needed", "outcome"), [("0.1", "1 failed, 2 passed"), ("99.0", "1 failed, 2 skipped")])
+def test_a_test_of_training_is_skipped_where_training_is_refused(needed, outcome, tmp_path):
+    """By what is raised: another problem of the environment is a failure."""
+    (tmp_path / "test_some.py").write_text(TRAINS)
+    found = f"from amp_transpiler import wheels\nwheels.OLDEST_FOR_TRAINING = {needed!r}\n"
+    found += f"wheels.OLDEST_ONNX_FOR_TRAINING = {needed!r}\n"
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text() + found)
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "-rs"]
+    path = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=path)
+    assert outcome in child.stdout, child.stdout + child.stderr
+    assert ("training needs" in child.stdout) == (needed == "99.0")
+
+
+# ---- the table of fresh environments ----
+
+PAGE = (ROOT / "docs/installation.md").read_text()
+
+
+def test_the_page_has_a_row_for_each_environment_and_each_is_as_expected():
+    assert fresh_environments.missing(PAGE) == []
+
+
+def test_the_environments_name_the_oldest_versions():
+    [oldest] = [one for one in fresh_environments.ENVIRONMENTS if one.name == "oldest"]
+    assert dict(line.split("==") for line in oldest.before).items() <= OLDEST.items()
+    [old] = [one for one in fresh_environments.ENVIRONMENTS if one.name == "too old"]
+    assert f"is older than {wheels.OLDEST}" in old.refusal
+
+
+@pytest.mark.parametrize("one", fresh_environments.ENVIRONMENTS, ids=lambda one: one.name)
+def test_a_row_that_is_gone_or_has_a_fault_is_told(one):
+    [row] = [line for line in PAGE.splitlines() if line.startswith(one.begin)]
+    assert fresh_environments.missing(PAGE.replace(f"{row}\n", ""))[0].startswith(f"{one.name}: no row")
+    failed = fresh_environments.Outcome(one, faults=("pip check: a package is missing",)).row()
+    assert fresh_environments.missing(fresh_environments.with_rows(PAGE, [failed]))[0].startswith(f"{one.name}: exp")
+    assert fresh_environments.with_rows(PAGE, [row]) == PAGE

@@ -108,13 +108,13 @@ FAULTS = {
     "too old": (
         ("onnxruntime",),
         ("__version__ = '1.16.3'",),
-        "1.16.3 is older than 1.31, the oldest that works",
+        "1.16.3 is older than 1.22, the oldest that works",
         "pip install -U onnxruntime",
     ),
     "too old, of another wheel": (
         ("onnxruntime-directml",),
         ("__version__ = '1.9.0'",),
-        "1.9.0 is older than 1.31",
+        "1.9.0 is older than 1.22",
         "pip install -U onnxruntime-directml",
     ),
     "a library is missing": (

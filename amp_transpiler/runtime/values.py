@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
 import onnx_ir as ir
 import onnxruntime
 
@@ -112,8 +111,8 @@ def from_ort(value: onnxruntime.OrtValue) -> np.ndarray:
     bits = ctypes.string_at(value.data_ptr(), size) if size else b""
     if dtype.bitwidth >= 8:
         return np.frombuffer(bits, dtype.numpy()).reshape(shape)
-    # Several share a byte: onnx knows how.
-    return onnx.numpy_helper.to_array(onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=bits))
+    # Several share a byte: onnx_ir knows how, of every type; onnx does from 1.19 on.
+    return ir.serde.deserialize_tensor(onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=bits)).numpy()
 
 
 def run_session(

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, innermost_text, visible
 from amp_transpiler.graph.source_check import tensor_fault
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds, model_inputs
+from amp_transpiler.runtime.values import is_extension
 from amp_transpiler.verification.npz import check_regular, read_npz
 
 __all__ = ["Inputs", "given_inputs", "named_inputs"]
@@ -139,7 +140,9 @@ def _read_message(file: pathlib.Path, value: ir.Value) -> Any:
         tensor = onnx.TensorProto.FromString(data)
         fault = "holds its data in another file" if tensor.data_location else tensor_fault(tensor)
         if not fault:
-            return onnx.numpy_helper.to_array(tensor)
+            # onnx before 1.19 reads bfloat16 as float32.
+            extension = is_extension(ir.DataType(tensor.data_type).numpy())
+            return ir.serde.deserialize_tensor(tensor).numpy() if extension else onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # each implementation of protobuf has a DecodeError of its own
         fault = innermost_text(error)
         raise InputError(f"{file}: not the protobuf of a value for input '{value.name}': {fault}") from error

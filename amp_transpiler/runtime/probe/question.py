@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.runtime.probe.arithmetic import Array
@@ -74,7 +75,7 @@ class Question:
         model = onnx.parser.parse_model(f"{head} ({inputs}) => ({_type_name(self.low.numpy)}[] y) {{ {self.body} }}")
         model.graph.output[0].type.tensor_type.ClearField("shape")  # ONNX text has no unknown rank
         for name, values in self.constants.items():
-            model.graph.initializer.append(onnx.numpy_helper.from_array(self._typed(values), name))
+            model.graph.initializer.append(ir.serde.serialize_tensor(ir.Tensor(self._typed(values), name=name)))
         return model
 
     def _typed(self, values: Array) -> Array:
