@@ -156,7 +156,8 @@ def _if_faults(node: ir.Node) -> Iterator[str]:
         if len(branch.outputs) != len(node.outputs):
             yield f"has {len(node.outputs)} outputs, its {name} {len(branch.outputs)}"
         if branch.inputs:
-            yield f"has an attribute '{name}' with {len(branch.inputs)} inputs, expected none: a branch reads the enclosing graph"
+            count = len(branch.inputs)
+            yield f"has an attribute '{name}' with {count} inputs, expected none: a branch reads the enclosing graph"
 
 
 def _loop_faults(node: ir.Node) -> Iterator[str]:

@@ -15,7 +15,6 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
-from amp_transpiler.precision.cost.traffic import NodeCost
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults

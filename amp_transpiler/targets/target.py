@@ -68,11 +68,6 @@ class Target(abc.ABC):
         """Whether a GPU runs the programs, so that a device may be named."""
         return self.name != "cpu"
 
-    @property
-    def has_prices(self) -> bool:
-        """Whether times are predicted: what its kernels take was measured."""
-        return any(provider.provider == "CUDAExecutionProvider" for provider in self.providers)
-
     def of_release(self, asked: str) -> Self:
         """Return the same target as the release `asked` of ONNX Runtime has it."""
         found = copy.copy(self)
