@@ -65,8 +65,7 @@ if TYPE_CHECKING:
         static as static,
         utils as utils,
     )
-    from amp_transpiler.paddle.amp import debugging as debugging
-    from amp_transpiler.paddle.static.amp import decorate as decorate
+    from amp_transpiler.paddle.static.amp import debugging as debugging, decorate as decorate
     from amp_transpiler.passes.emulate import emulate as emulate
     from amp_transpiler.pipeline import transpile as transpile
     from amp_transpiler.report import (

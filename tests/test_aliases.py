@@ -13,7 +13,6 @@ from amp_transpiler.aliases import install_aliases
 # short path -> the module's own
 PATHS = {
     "debugging": "paddle.static.amp.debugging",
-    "paddle.amp.debugging": "paddle.static.amp.debugging",
     "nn": "paddle.nn",
     "nn.functional": "paddle.nn.functional",
     "nn.functional.activation": "paddle.nn.functional.activation",

@@ -45,4 +45,7 @@ def test_states_are_in_every_form_of_the_report():
     rows = json.loads(json.dumps(report_as_dict(report)))["states"]
     assert (rows[0]["input"], rows[0]["role"], rows[0]["master"]) == ("a", "parameter", "a_fp32_master_0")
     page = as_html.page([(report, None)])
-    assert "<td><code>b</code></td><td><code>b_new</code></td><td>parameter</td><td>its own</td>" in page
+    assert (
+        "<td><code><bdi>b</bdi></code></td><td><code><bdi>b_new</bdi></code></td><td>parameter</td><td>its own</td>"
+        in page
+    )

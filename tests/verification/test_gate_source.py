@@ -42,7 +42,9 @@ def refusing_checker(monkeypatch, full):
 def transpiled(tmp_path, graph=PLAIN, **options):
     """Convert a model through a file, and return the report; the result must be there."""
     onnx.save(bad(graph), tmp_path / "in.onnx")
-    report = amp.transpile(tmp_path / "in.onnx", tmp_path / "out.onnx", **{"level": "O2", "inputs": FEEDS} | options)
+    report = amp.transpile(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", **{"level": "O2", "inputs": FEEDS, "prefer": "size"} | options
+    )
     assert (tmp_path / "out.onnx").exists()
     return report
 

@@ -185,6 +185,7 @@ def test_weights_of_an_operator_without_a_gradient_are_a_warning_and_the_head_is
             h = DeformConv(x, w, offset)
             y = MatMul(h, head)
         }""",
+        opset=19,
         w=W(2, 3, 3, 3),
         head=W(2, 5),
     )
