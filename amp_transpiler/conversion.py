@@ -370,12 +370,12 @@ def candidates(program: Program, policy: Policy, ranges: RangeFaults) -> dict[Ai
         policy: how to decide.
         ranges: a look-up of constants.
     """
-    found: dict[Aim, Candidate] = {"float32": candidate_of(program, policy)}
+    by_aim: dict[Aim, Candidate] = {"float32": candidate_of(program, policy)}
     for aim in ("low", "time"):
         trial = program.clone()
         _carried_out(trial, dataclasses.replace(policy, objective=aim), ranges)
-        found[aim] = candidate_of(trial, policy)
-    return found
+        by_aim[aim] = candidate_of(trial, policy)
+    return by_aim
 
 
 def candidate_of(converted: Program, policy: Policy) -> Candidate:

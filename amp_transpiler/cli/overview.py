@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from amp_transpiler.report import Report
+    from amp_transpiler.report.verdict import Tone
 
 __all__ = ["Row", "overview", "row_of"]
 
 _TONES = {"good": "green", "warn": "yellow", "bad": "red"}
 _FAILED = "failed"
 _KEPT = "kept float32"
+_TONES_BESIDE_VERDICTS: Mapping[str, Tone] = {_FAILED: "bad", _KEPT: "good"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class Row:
     after_ms: float | None = None
 
 
+def _word(report: Report) -> str:
+    return _KEPT if report.kept_float32 else str(report.verdict_word)
+
+
 def row_of(report: Report | None, *, failed: bool) -> Row:
     """Return the row of a model.
 
@@ -56,7 +62,7 @@ def row_of(report: Report | None, *, failed: bool) -> Row:
     errors = [output.relative for output in report.outputs.values() if has_floats(output)]
     before, after = report.predicted_ms
     return Row(
-        _FAILED if failed else _KEPT if report.kept_float32 else str(report.verdict_word),
+        _FAILED if failed else _word(report),
         None if not errors else math.inf if any(map(math.isnan, errors)) else max(errors),
         report.file_bytes[0],
         None if failed or report.destination is None else report.file_bytes[1],
@@ -86,7 +92,7 @@ def overview(rows: Sequence[tuple[str, Row, bool]]) -> RenderableType:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("predicted", no_wrap=True)
     for name, row, skipped in rows:
-        tone = "bad" if row.verdict == _FAILED else "good" if row.verdict == _KEPT else tone_of(Verdict(row.verdict))
+        tone = _TONES_BESIDE_VERDICTS.get(row.verdict) or tone_of(Verdict(row.verdict))
         share = f"{row.bytes_after / row.bytes_before:.0%}" if row.bytes_before and row.bytes_after else ""
         table.add_row(
             Text(printable(name)),

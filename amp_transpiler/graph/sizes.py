@@ -261,8 +261,6 @@ def _gemm(sizes: Sizes, node: ir.Node) -> Shapes:
 
 
 def _attention(sizes: Sizes, node: ir.Node) -> Shapes:
-    if len(node.inputs) < 3:  # an onnx that is older than the operator has not checked its form
-        return [None]
     query, value = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2])
     return [None if query is None or value is None or len(query) != 4 else (*query[:3], value[-1])]
 

@@ -192,11 +192,11 @@ def nodes_table(report: Report, anchor: str = "") -> PageTable:
 
 def times_table(report: Report) -> PageTable:
     """Return the predicted time of each operator's nodes, the longest first, and what bounds most of it."""
-    found: dict[str, list[DecisionRow]] = {}
+    by_operator: dict[str, list[DecisionRow]] = {}
     for row in report.decisions:
         if row.milliseconds:
-            found.setdefault(row.op, []).append(row)
-    total = math.fsum(row.milliseconds or 0.0 for rows in found.values() for row in rows)
+            by_operator.setdefault(row.op, []).append(row)
+    total = math.fsum(row.milliseconds or 0.0 for rows in by_operator.values() for row in rows)
 
     def spent(item: tuple[str, list[DecisionRow]]) -> float:
         return math.fsum(row.milliseconds or 0.0 for row in item[1])
@@ -208,7 +208,7 @@ def times_table(report: Report) -> PageTable:
         Column("share", lambda item: percent(spent(item) / total), key=spent),
         Column("bound by", lambda item: _bounds(item[1])),
     ]
-    return table_of("Predicted time by operator", columns, sorted(found.items(), key=lambda item: -spent(item)))
+    return table_of("Predicted time by operator", columns, sorted(by_operator.items(), key=lambda item: -spent(item)))
 
 
 def _bounds(rows: Sequence[DecisionRow]) -> str:

@@ -68,6 +68,8 @@ CASES = [
     (IF, lambda m: only(m).attribute.pop(), "If 'y' lacks its attribute 'else_branch'"),
     (IF, lambda m: body(m).input.add(name="z"), "If 'y' has an attribute 'else_branch' with 1 inputs, expected none"),
     (CAST, lambda m: setattr(only(m), "op_type", "Gelu"), "Gelu 'y' is no operator of opset 18"),
+    (CAST, lambda m: setattr(only(m), "op_type", "Attention"), "Attention 'y' is no operator of opset 18"),
+    (CAST, lambda m: setattr(only(m), "op_type", "RMSNormalization"), "RMSNormalization 'y' is no operator of"),
     (CAST, lambda m: setattr(only(m), "op_type", "AffineGrid"), "AffineGrid 'y' is no operator of"),
     (CAST, lambda m: setattr(only(m), "op_type", "StringConcat"), "StringConcat 'y' is no operator of"),
     (CAST, lambda m: m.opset_import[0].__setattr__("version", 5), "Cast 'y' has an attribute 'to' of type INT"),
