@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, visible
+from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.dtype_attributes import dtype_attribute
 from amp_transpiler.ops.names import is_standard
@@ -170,6 +172,23 @@ def _loop_faults(node: ir.Node) -> Iterator[str]:
         yield f"has {len(node.inputs)} inputs, its body {len(body.inputs)}, expected {states + 2}"
     if len(body.outputs) != len(node.outputs) + 1 or len(node.outputs) < states:
         yield f"has {len(node.outputs)} outputs and {states} states, its body {len(body.outputs)} outputs"
+    elif _never_ends(node, body):
+        yield "never ends: it has no trip count, and its condition is always true"
+
+
+def _never_ends(node: ir.Node, body: ir.Graph) -> bool:
+    """Whether a Loop runs for ever once it starts: ONNX Runtime does not stop it, so no result could be compared."""
+    count, first = (*node.inputs, None, None)[:2]
+    if count is not None:
+        return False
+    start = True if first is None else constant_array(first)
+    condition = body.outputs[0]
+    while (producer := condition.producer()) is not None and producer.op_type == "Identity" and is_standard(producer):
+        condition = producer.inputs[0] or condition
+    if condition is body.inputs[1]:
+        return start is not None and bool(np.all(start))
+    again = constant_array(condition)
+    return again is not None and bool(np.all(again)) and (start is None or bool(np.all(start)))
 
 
 def _scan_faults(node: ir.Node) -> Iterator[str]:

@@ -8,6 +8,7 @@ value are the same in every run. An open size that meets a named one in an eleme
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -18,11 +19,17 @@ from amp_transpiler.ops.names import is_standard
 
 __all__ = ["Dim", "Sizes"]
 
+_log = logging.getLogger(__name__)
+
 Dim = int | str
 Dims = tuple[Dim, ...]
+Shapes = Sequence[Dims | None]
 
 _SMALL = 64  # elements of a constant that takes part in a computation of sizes
 _MOST = 1 << 62  # ends of slices at or above stand for "to the end"
+# What a rule raises where the shapes of a node contradict each other, as a transposition of three axes that names four.
+# Nothing is refused here: such sizes count as unknown, and whoever runs or infers the model names the node.
+_CONTRADICTIONS = (LookupError, ArithmeticError, ValueError, RuntimeError)
 
 
 class Sizes:
@@ -72,12 +79,18 @@ class Sizes:
         )
 
     def _work_out(self, node: ir.Node) -> None:
-        if is_standard(node) and (content := _content(self, node)) is not None:
-            self._contents[node.outputs[0]] = content
-        rule = _SHAPES.get(node.op_type) if is_standard(node) else None
-        found = None if rule is None else rule(self, node)
+        shapes: Shapes = []
+        if is_standard(node):
+            try:
+                content = _content(self, node)
+                if content is not None:
+                    self._contents[node.outputs[0]] = content
+                if (rule := _SHAPES.get(node.op_type)) is not None:
+                    shapes = rule(self, node)
+            except _CONTRADICTIONS as contradiction:
+                _log.debug("sizes of %s '%s' are unknown: %s", node.op_type, node.name, contradiction)
         for index, value in enumerate(node.outputs):
-            computed = None if found is None or index >= len(found) else found[index]
+            computed = shapes[index] if index < len(shapes) else None
             self._shapes[value] = self._merged(computed, self._declared(value))
 
     def _merged(self, computed: Dims | None, declared: Dims | None) -> Dims | None:
@@ -232,8 +245,6 @@ _CONTENTS: Mapping[str, Callable[[Sizes, ir.Node], Dims | None]] = {
 }
 
 # ---- shapes ----
-
-Shapes = Sequence[Dims | None]
 
 
 def _elementwise(sizes: Sizes, node: ir.Node) -> Shapes:

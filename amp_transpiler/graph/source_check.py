@@ -107,6 +107,7 @@ class _Look:
         self._proto = proto
         self._name = name
         self._known = {""}  # values of the graph at hand and of those around it; an omitted input has no name
+        self._borrowed: set[str] = set()  # values of graphs around that the graph at hand reads
         self._broken: list[tuple[onnx.GraphProto, str, str]] = []  # graph, initializer, fault
         self._odd_text = False
         self._in_function = False
@@ -159,7 +160,9 @@ class _Look:
         own = self._inputs_and_initializers(graph, depth)
         new = own - self._known
         self._known |= new
+        outside, self._borrowed = self._borrowed, set()
         late = self._nodes(graph.node, own, new, depth)
+        self._borrowed = outside | (self._borrowed - own)
         for info in graph.output:
             if info.name not in own:
                 raise self._undefined(f"an output of graph '{visible(graph.name, 60)}'", info.name)
@@ -206,21 +209,28 @@ class _Look:
             for value in node.input[:]:  # a slice is a list, whose walk takes a fifth of the time
                 if value not in known:
                     late.setdefault(value, _words(node))
+                elif value not in own:
+                    self._borrowed.add(value)
             if node.attribute:
                 late |= self._attributes(node, depth)
-            for value in node.output[:]:
-                if value in own:
-                    raise self._refusal(f"the model is invalid: {_words(node)} computes '{value}', defined before")
-                if value:
-                    own.add(value)
-                    if value not in known:
-                        known.add(value)
-                        new.add(value)
+            self._outputs(node, own, new)
             if bytes in (type(node.name), type(node.op_type), type(node.domain), type(node.doc_string)):  # type: ignore[comparison-overlap]  # protobuf hands out bytes where text is not UTF-8
                 self._odd_text = True
             if node.metadata_props:
                 self._metadata(node.metadata_props)
         return late
+
+    def _outputs(self, node: onnx.NodeProto, own: set[str], new: set[str]) -> None:
+        for value in filter(None, node.output):
+            if value in own:
+                raise self._refusal(f"the model is invalid: {_words(node)} computes '{value}', defined before")
+            if value in self._borrowed:  # ONNX Runtime refuses it, too: which of both is meant?
+                fault = f"computes '{visible(value, 60)}', of which nodes before it read the enclosing graph's"
+                raise self._refusal(f"the model is invalid: {_words(node)} {fault}")
+            own.add(value)
+            if value not in self._known:
+                self._known.add(value)
+                new.add(value)
 
     def _attributes(self, node: onnx.NodeProto, depth: int) -> dict[str, str]:
         """Look at the attributes of a node, and return the names that its bodies read and nothing defined before."""

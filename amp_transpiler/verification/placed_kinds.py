@@ -153,7 +153,7 @@ def _are_boxes(kind: OutputKind, array: np.ndarray) -> bool:
 
 def _have_length_one(array: np.ndarray) -> bool:
     """Whether an array is rows of length one, as only a normalization makes them; one-hot rows have no sign."""
-    if array.ndim != 2 or array.shape[1] < _FEWEST_COLUMNS or not array.shape[0]:
+    if array.dtype.kind != "f" or array.ndim != 2 or array.shape[1] < _FEWEST_COLUMNS or not array.shape[0]:
         return False
     lengths = np.sqrt(np.einsum("rc,rc->r", array, array, dtype=np.float64))
     return bool((np.abs(lengths - 1.0) < _LENGTH_ONE).all() and (array < 0).any())

@@ -43,7 +43,8 @@ def _array(type_: onnx.TypeProto, random: np.random.Generator) -> np.ndarray | N
     shape = [
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else 2 for dim in type_.tensor_type.shape.dim
     ]
-    if len(shape) > 16 or np.prod(shape, dtype=np.float64) > _LARGEST:
+    # Of a shape with a zero the product says nothing, and numpy counts the other sizes all the same.
+    if len(shape) > 16 or np.prod([max(size, 1) for size in shape], dtype=np.float64) > _LARGEST:
         return None
     dtype = type_.tensor_type.elem_type
     if dtype in _FLOATS:

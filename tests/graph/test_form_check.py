@@ -1,5 +1,6 @@
 """Nodes that their operator's schema does not allow are refused by name."""
 
+import numpy as np
 import onnx
 import pytest
 
@@ -74,6 +75,35 @@ CASES = [
     (CAST, lambda m: setattr(only(m), "op_type", "StringConcat"), "StringConcat 'y' is no operator of"),
     (CAST, lambda m: m.opset_import[0].__setattr__("version", 5), "Cast 'y' has an attribute 'to' of type INT"),
 ]
+
+
+ENDLESS = {  # condition in front of the body and in it -> whether the loop may end
+    ("yes", "k2 = Identity (k)"): False,
+    ('""', "k2 = Identity (k)"): False,
+    ("yes", "k1 = Identity (k) k2 = Identity (k1)"): False,
+    ("yes", "k2 = Identity (yes)"): False,
+    ('""', "k2 = Constant <value = bool {1}> ()"): False,
+    ("no", "k2 = Identity (k)"): True,
+    ("no", "k2 = Identity (yes)"): True,
+    ("yes", "k2 = Identity (no)"): True,
+    ("c", "k2 = Identity (k)"): True,
+    ("yes", "s = ReduceSum <keepdims = 0> (a2) k2 = Less (s, most)"): True,
+}
+
+
+@pytest.mark.parametrize(("first", "again"), ENDLESS)
+@pytest.mark.parametrize("count", ['""', "n"])
+def test_a_loop_that_never_ends_is_refused(first, again, count):
+    model = parse(
+        f"(float[2,4] x, bool c) => (float[2,4] y) {{ y = Loop ({count}, {first}, x) <body = b (int64 i, bool k,"
+        f" float[2,4] a) => (bool k2, float[2,4] a2) {{ a2 = Add (a, one) {again} }}> }}",
+        n=5, yes=True, no=False, one=np.float32(1), most=np.float32(9),
+    )  # fmt: skip
+    if ENDLESS[first, again] or count == "n":
+        amp.transpile(model, level="O2", verify=False)
+    else:
+        with pytest.raises(amp.ModelError, match="Loop 'y' never ends: it has no trip count"):
+            amp.transpile(model, level="O2", verify=False)
 
 
 @pytest.mark.parametrize(("text", "damage", "message"), CASES)

@@ -164,6 +164,10 @@ REFUSED = {
         lambda m: m.graph.initializer.append(helper.make_tensor("h", 1, [1], [1])),
         "MatMul 'h' computes 'h', defined before",
     ),
+    "a body computes what it read": (
+        lambda m: _branches(m, [helper.make_node("Relu", ["h"], ["o2"]), helper.make_node("Relu", ["x"], ["h"])]),
+        "Relu 'h' computes 'h', of which nodes before it read the enclosing graph's",
+    ),
     "two inputs of one name": (_repeated("input"), "two inputs of graph 'g' have the same name"),
     "two initializers of one name": (
         lambda m: m.graph.initializer.append(helper.make_tensor("b", 1, [1], [1])),

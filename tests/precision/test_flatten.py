@@ -39,6 +39,16 @@ MODELS = {
         h = Mul(x, k)
         y = Loop(m, "", h)<body = a (int64 i, bool g1, float[2] u) => (bool g2, float[2] v)
             <float[2] k = {{1, 2}}> {{ g2 = Identity(g1) v = Add(u, k) }}> }}""",
+    "a loop that hands a state on": f"""g (float[2] x) => (float[2] y, float[2] w) <float {LOOP}> {{
+        y, w = Loop(m, t, x, x)<body = a (int64 i, bool g1, float[2] u, float[2] s) =>
+            (bool g1, float[2] v, float[2] s) <float[2] k = {{1, 2}}> {{ v = Add(u, k) }}> }}""",
+    "a loop that hands a constant on": f"""g (float[2] x) => (float[2] y, float[2] w)
+        <float {LOOP}, float[2] r = {{7, 8}}> {{
+        y, w = Loop(m, t, x, r)<body = a (int64 i, bool g1, float[2] u, float[2] s) =>
+            (bool g2, float[2] v, float[2] s) <float[2] k = {{1, 2}}> {{ g2 = Identity(g1) v = Add(u, k) }}> }}""",
+    "a loop that gives a state out twice": f"""g (float[2] x) => (float[2] y, float[2,2] w) <float {LOOP}> {{
+        y, w = Loop(m, t, x)<body = a (int64 i, bool g1, float[2] u) => (bool g1, float[2] v, float[2] u)
+            <float[2] k = {{1, 2}}> {{ v = Add(u, k) }}> }}""",
     "a scan": """g (float[2] x, float[3,2] r) => (float[2] y, float[3,2] w) <float[2] k = {3, 4}> {
         h = Mul(x, k)
         y, w = Scan<num_scan_inputs = 1, body = a (float[2] u, float[2] v) => (float[2] p, float[2] q)

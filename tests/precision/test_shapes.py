@@ -152,3 +152,22 @@ def test_low_sizes_are_those_of_float32_values_alone():
     x, i = model.graph.inputs
     low = sizes_of(model).lowered(ir.DataType.FLOAT16)
     assert (low.bytes(x), low.bytes(i)) == (8, 32)
+
+
+CONTRADICTIONS = {
+    "a product of other batches": "y = com.microsoft.FusedMatMul (x, r)",
+    "parts of other ranks": "y = com.microsoft.QLinearConcat <axis = 2> (s, z, x, s, z, v, s, z)",
+    "sums of other sizes": "y = com.microsoft.QLinearAdd (x, s, z, r, s, z, s, z)",
+    "weights of one axis": "y = com.microsoft.DynamicQuantizeLSTM (x, x, v)",
+    "more axes than an array has": "y = com.microsoft.FusedMatMul (a, b)",
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_of_shapes_that_contradict_each_other_the_declared_one_is_taken(case):
+    many = ", ".join(["1"] * 71)
+    inputs = f"float[2, 3, 4] x, float[5, 4, 3] r, float[3] v, float s, uint8 z, float[{many}] a, float[{many}] b"
+    model = model_of(f"g ({inputs}) => (float[7] y) {{ {CONTRADICTIONS[case]} }}")
+    assert sizes_of(model).shape(model.graph.outputs[0]) == (7,)
+    model.graph.outputs[0].shape = None
+    assert sizes_of(model).shape(model.graph.outputs[0]) is None

@@ -136,6 +136,8 @@ ROWS = {
     "one row is longer": (np.concatenate([UNIT, 3 * UNIT[:1]]), False),
     "one-hot": (np.eye(32, dtype=np.float32), False),
     "three axes": (UNIT[None], False),
+    "texts": (np.full((60, 32), "word", object), False),
+    "integers": (np.eye(60, 32, dtype=np.int64) * -1, False),
     "normalised otherwise": (UNIT * np.sqrt(32), False),
 }
 

@@ -188,7 +188,10 @@ class ShapeWalk:
         if not is_standard(node) and node.op_type not in _SAME_AS:
             shapes = [self._shape(value) for value in node.inputs]
             first = next((dtype for value in node.inputs if value and (dtype := self._dtype(value))), None)
-            found = _RULES.get(node.op_type, _like_the_first)(node, shapes)
+            try:
+                found = _RULES.get(node.op_type, _like_the_first)(node, shapes)
+            except (LookupError, ArithmeticError, ValueError):
+                found = []  # the shapes contradict each other, as in `_infer`
             for value, shape in zip(node.outputs, found, strict=False):
                 self._set(value, shape, first)
         else:

@@ -74,11 +74,13 @@ class _Dissolved:
     def _inlined(self, name: str, fed: Iterable[ir.Value | None]) -> list[ir.Value]:
         """Move a body in front of the node, and return the values of its outputs."""
         body = self._node.attributes[name].as_graph()
-        for inner, outer in zip(body.inputs, fed, strict=True):
-            if outer is not None:
-                inner.replace_all_uses_with(outer, replace_graph_outputs=True)
-        results, nodes, tensors = list(body.outputs), list(body), list(body.initializers.values())
+        # A body may hand an input on as it is: an output stands for what was fed, which belongs to another graph.
+        handed_on = {inner: outer for inner, outer in zip(body.inputs, fed, strict=True) if outer is not None}
+        results = [handed_on.get(value, value) for value in body.outputs]
         body.outputs.clear()
+        for inner, outer in handed_on.items():
+            inner.replace_all_uses_with(outer)
+        nodes, tensors = list(body), list(body.initializers.values())
         body.remove(nodes)
         body.initializers.clear()
         self._graph.insert_before(self._node, nodes)
