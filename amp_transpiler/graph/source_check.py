@@ -252,7 +252,7 @@ class _Look:
             if attribute.type in _GRAPHS:
                 for body in (attribute.g,) if attribute.type == _A.GRAPH else attribute.graphs:
                     late |= self._graph(body, depth + 1)
-            elif attribute.type in _TENSORS and not attribute.ref_attr_name:
+            elif attribute.type in _TENSORS and not (attribute.ref_attr_name and self._in_function):
                 for tensor in (attribute.t,) if attribute.type == _A.TENSOR else attribute.tensors:
                     self._superfluous(tensor)
                     if fault := tensor_fault(tensor):

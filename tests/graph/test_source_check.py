@@ -132,6 +132,13 @@ REFUSED = {
         lambda m: _constant(m, dims=[1], raw_data=b"1234"),
         "Constant 'k': tensor of attribute 'value'",
     ),
+    "constant's data beside a reference, which is dropped": (
+        lambda m: (
+            _constant(m, data_type=1, dims=[4], raw_data=b"1234"),
+            setattr(m.graph.node[-1].attribute[0], "ref_attr_name", "alpha"),
+        ),
+        "Constant 'k': tensor of attribute 'value'",
+    ),
     "constant's field": (lambda m: _constant(m, data_type=22, dims=[3], int32_data=[1, 2, 3]), "INT4 of shape .* 2"),
     # Attributes.
     "attribute in another field": (
