@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.conversion import convert
+from amp_transpiler.conversion import convert, written_traffic
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
@@ -72,13 +72,13 @@ def _times(
 ) -> PredictedTimes:
     """Predict the times of one run, and where the result, or the one with low nodes, pays if it is slower."""
     device = find_device(policy.device)
-    source, converted = traffic(prepared, policy.dims, fuse=True), _written_traffic(result, policy)
+    source, converted = traffic(prepared, policy.dims, fuse=True), written_traffic(result, policy)
     before, after = (predicted(costs, device) for costs in (source, converted))
     before_in_graph, after_in_graph = (predicted(costs, device, cuda_graph=True) for costs in (source, converted))
     low, milliseconds = result, after.milliseconds
     other = None if lowered is None else lowered()
     if other is not None:
-        low, milliseconds = other.model, predicted(_written_traffic(other.model, policy), device).milliseconds
+        low, milliseconds = other.model, predicted(written_traffic(other.model, policy), device).milliseconds
     is_slower = milliseconds > before.milliseconds
     dim = next((name for name in open_dims(prepared) if name not in policy.dims), None) if is_slower else None
     size = None if dim is None else pays_from(low, prepared, device, dim, policy.dims)
@@ -91,10 +91,6 @@ def _times(
         after_in_graph.milliseconds,
         None if other is None else milliseconds,
     )
-
-
-def _written_traffic(model: ir.Model, policy: Policy) -> Sequence[NodeCost]:
-    return traffic(model, policy.dims, fuse=True, written=True)
 
 
 def add_prices(report: Report, prepared: Program, policy: Policy) -> None:
