@@ -417,6 +417,7 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         needless = None if is_changed or report.fused else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
         return _left_alone(report, given, needless, _place_of_copy(job, destination), clock)
+    is_priced = chosen.target.has_prices and chosen.low is not FLOAT32
     basis: Basis | None = None
     prepared = program
     if job.verify:
@@ -425,15 +426,15 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
             source, program, chosen, ranges, job.asked, report, clock.phase, reference
         )
     else:
-        prepared = program.clone() if chosen.objective != "rules" else program
+        prepared = program.clone() if is_priced else program
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
     _describe(report, program, conversion, chosen, job.recipe)
     destination = _place_of_result(job, destination, given, report)
-    if chosen.objective != "rules" and chosen.target.has_prices:
+    if is_priced:
         with clock.phase("predict"):
-            predict_times(report, prepared, chosen, ranges, with_prices=job.asked.frontier)
+            predict_times(report, prepared, chosen, ranges)
     if basis is not None and basis.evidence is not None:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
