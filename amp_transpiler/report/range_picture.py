@@ -53,10 +53,10 @@ def range_picture(seen: Histogram, low: LowFormat) -> str:
         )
     ]
     lines = "".join(f"M{width * place:g} 0V{_HEIGHT}" for place in (at_normal, at_end))
-    words = f"{range_words(seen)}; {low.name} has normal numbers from 2^{normal} to {low.max:.4g}"
+    words = f"{range_words(seen)}; {low.name} has normal numbers from 2^{normal} to {low.max:.5g}"
     size = f'width="{width * len(bars):g}" height="{_HEIGHT}"'
     return (
-        f'<svg class="range" {size} role="img" aria-label="{escape(words)}"><title>{escape(words)}</title>'
+        f'<svg class="range" {size} role="img"><title>{escape(words)}</title>'
         f'{"".join(parts)}<path class="limit" d="{lines}"/></svg>'
     )
 

@@ -131,7 +131,7 @@ def test_a_picture_shows_what_fits(case):
     heights = [float(height) for height in re.findall(r"v-([\d.]+)h", svg)]
     assert all(0 <= place <= width <= 128 for place in places)
     assert all(0 < height <= 22 for height in heights)
-    assert f"{low.max:.4g}" in svg
+    assert f"{low.max:.5g}</title>" in svg
 
 
 def test_every_number_stands_for_a_bar_that_is_seen():
