@@ -26,7 +26,7 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
 from amp_transpiler.targets.devices import Device
 
-__all__ = ["add_errors", "add_prices", "predict_times"]
+__all__ = ["add_errors", "predict_times"]
 
 
 def predict_times(report: Report, prepared: Program, policy: Policy, ranges: RangeFaults) -> None:
@@ -50,7 +50,7 @@ def predict_times(report: Report, prepared: Program, policy: Policy, ranges: Ran
     report.times = functools.partial(_times, report.program.model, prepared.model, policy, lowered)
     if policy.dims:  # one of which may not exist
         report.known_times()
-    add_prices(report, prepared, policy)
+    _add_prices(report, prepared, policy)
 
 
 def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:
@@ -90,7 +90,7 @@ def _times(
     )
 
 
-def add_prices(report: Report, prepared: Program, policy: Policy) -> None:
+def _add_prices(report: Report, prepared: Program, policy: Policy) -> None:
     """Add bytes and predicted times to the rows of a report.
 
     Args:
