@@ -65,7 +65,7 @@ from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.balance import Aim, Candidate, aimed, balanced
 from amp_transpiler.precision.constraints import Constraints
-from amp_transpiler.precision.cost import find_device, predict
+from amp_transpiler.precision.cost import NodeCost, find_device, predicted, traffic
 from amp_transpiler.precision.device_faults import QUICK_GELU, DeviceFaults, faulty_operators
 from amp_transpiler.precision.fastest import LEAST_GAIN
 from amp_transpiler.precision.fused import fused_advice
@@ -94,6 +94,7 @@ __all__ = [
     "plain_copy",
     "prepare",
     "prepare_and_convert",
+    "written_traffic",
 ]
 
 logger = logging.getLogger(__name__)
@@ -380,8 +381,13 @@ def candidates(program: Program, policy: Policy, ranges: RangeFaults) -> dict[Ai
 
 def candidate_of(converted: Program, policy: Policy) -> Candidate:
     """Return the predicted time of a converted program on the policy's device, and the size of its weights."""
-    predicted = predict(converted.model, find_device(policy.device), policy.dims, fuse=True, written=True)
-    return Candidate(predicted.milliseconds, sum(tensor_bytes(converted.model)))
+    seconds = predicted(written_traffic(converted.model, policy), find_device(policy.device))
+    return Candidate(seconds.milliseconds, sum(tensor_bytes(converted.model)))
+
+
+def written_traffic(converted: ir.Model, policy: Policy) -> list[NodeCost]:
+    """Return the costs by which a converted model's time is predicted, wherever one is told: those of its file."""
+    return traffic(converted, policy.dims, fuse=True, written=True)
 
 
 def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion:

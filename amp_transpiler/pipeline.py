@@ -11,18 +11,16 @@ import pathlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, plain_copy, prepare
+from amp_transpiler.conversion import Conversion, adds_nothing, convert, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
-from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.graph.garbage import collection_paused
-from amp_transpiler.graph.loading import Source, load
+from amp_transpiler.graph.loading import Source
 from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.graph.saving import DefaultPlace, Staged, check_destination, stage
 from amp_transpiler.graph.staging import temporary_folder
-from amp_transpiler.graph.training_info import merge, split
+from amp_transpiler.graph.training_info import split
+from amp_transpiler.job import Job, Marks, begin, with_program
 from amp_transpiler.option_table import named_as_in_the_table
 from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance, checked_headroom, with_limits
@@ -34,7 +32,7 @@ from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
-from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
+from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result
 from amp_transpiler.report.predictions import add_errors, predict_times
 from amp_transpiler.report.recipe import Recipe, as_settings, digest
 from amp_transpiler.systems.choice import (
@@ -47,10 +45,8 @@ from amp_transpiler.systems.choice import (
     TargetName,
     choose_policy,
 )
-from amp_transpiler.systems.program_names import IoTypes, limits_by_output, low_inputs_and_outputs, resolved_lists
-from amp_transpiler.targets import Target
+from amp_transpiler.systems.program_names import IoTypes
 from amp_transpiler.targets.devices import DEFAULT_DEVICE, checked_dims, device_for
-from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.child import start_early
@@ -267,8 +263,8 @@ def transpile(
     chosen = dataclasses.replace(chosen, thresholds=thresholds)
     if optimize:
         check_optimizable(chosen)
-    marks = _Marks(keep_io_types, guard, disable_amp, include)
-    job = _Job(
+    marks = Marks(keep_io_types, guard, disable_amp, include)
+    job = Job(
         src,
         dst,
         amp_lists,
@@ -321,85 +317,10 @@ def _aimed(
     return dataclasses.replace(policy, objective=objective, headroom=headroom) if decides else policy
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Marks:
-    """The user's words about single inputs, outputs and nodes; see `transpile`."""
-
-    keep_io_types: IoTypes
-    guard: str | Collection[str]
-    disable_amp: str | Collection[str]
-    include: str | Collection[str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Job:
-    """The arguments of `transpile` that no policy is made of."""
-
-    src: Source
-    dst: str | os.PathLike[str] | None
-    amp_lists: UserLists | None
-    marks: _Marks
-    recipe: Recipe | None
-    asked: Questions
-    settings: Mapping[str, Any]
-    verify: bool
-    optimize: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Begun:
-    """A conversion whose model is loaded.
-
-    Attributes:
-        given: the model, with the outputs that were set by hand.
-        source: the same, followed by the training algorithms that it carries.
-        program: a copy to work on; the source itself where nothing is compared with it.
-        policy: how to decide, with the facts of the model.
-        report: describes the source.
-        destination: the file to write, or None.
-    """
-
-    given: Program
-    source: Program
-    program: Program
-    policy: Policy
-    report: Report
-    destination: pathlib.Path | None
-
-
-@collection_paused()
-def _begin(job: _Job, request: Request, chosen: Policy) -> _Begun:
-    destination = None if job.dst is None else pathlib.Path(job.dst)
-    given = _with_its_outputs(load(job.src))
-    if destination is not None:
-        check_destination(destination, given)
-    if job.amp_lists is not None:
-        request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, given, request.low.name))
-        kept = {
-            name: getattr(chosen, name)
-            for name in (
-                *("limits", "wishes", "settled", "search_runs", "objective", "headroom", "thresholds"),
-                *("device", "dims"),
-            )
-        }
-        chosen = dataclasses.replace(choose_policy(request), **kept)
-    chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))
-    source = _with_algorithms(given, chosen)
-    # Verification compares with the source, so it needs a program of its own to work on.
-    program = source.clone() if job.verify or not isinstance(job.src, (str, os.PathLike)) else source
-    chosen = chosen if job.optimize else _with_program(chosen, program, job.marks)
-    report = describe_source(
-        source, destination, chosen, level=request.level_name, system=request.system, asked=request.label
-    )
-    report.notes = _first_notes(request, chosen.target, verify=job.verify and not chosen.copies)
-    report.settings = job.settings
-    return _Begun(given, source, program, chosen, report, destination)
-
-
-def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
+def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     """Convert one model."""
     with clock.phase("load"):
-        begun = _begin(job, request, chosen)
+        begun = begin(job, request, chosen)
     given, source, program = begun.given, begun.source, begun.program
     chosen, report, destination = begun.policy, begun.report, begun.destination
     if chosen.copies:
@@ -410,13 +331,14 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     if job.optimize:
         with clock.phase("optimize"):
             program, reference = _optimized(source, program, report, job)
-            chosen = _with_program(chosen, program, job.marks)
+            chosen = with_program(chosen, program, job.marks)
     ranges = RangeFaults(chosen.low, strict=chosen.strict_ranges)
     with clock.phase("prepare"):
         chosen, is_changed = _prepare(program, chosen, ranges, report)
         needless = None if is_changed or report.fused else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
         return _left_alone(report, given, needless, _place_of_copy(job, destination), clock)
+    is_priced = chosen.target.has_prices and chosen.low is not FLOAT32
     basis: Basis | None = None
     prepared = program
     if job.verify:
@@ -425,15 +347,15 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
             source, program, chosen, ranges, job.asked, report, clock.phase, reference
         )
     else:
-        prepared = program.clone() if chosen.objective != "rules" else program
+        prepared = program.clone() if is_priced else program
         with clock.phase("convert"):
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
     _describe(report, program, conversion, chosen, job.recipe)
     destination = _place_of_result(job, destination, given, report)
-    if chosen.objective != "rules" and chosen.target.has_prices:
+    if is_priced:
         with clock.phase("predict"):
-            predict_times(report, prepared, chosen, ranges, with_prices=job.asked.frontier)
+            predict_times(report, prepared, chosen, ranges)
     if basis is not None and basis.evidence is not None:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
@@ -442,14 +364,12 @@ def _run(job: _Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     return _timed(report, clock)
 
 
-def _place_of_copy(job: _Job, destination: pathlib.Path | None) -> pathlib.Path | None:
+def _place_of_copy(job: Job, destination: pathlib.Path | None) -> pathlib.Path | None:
     """Return where a source is copied that is what was asked for already; None for a place that nobody named."""
     return None if isinstance(job.dst, DefaultPlace) and not job.dst.is_named else destination
 
 
-def _place_of_result(
-    job: _Job, destination: pathlib.Path | None, given: Program, report: Report
-) -> pathlib.Path | None:
+def _place_of_result(job: Job, destination: pathlib.Path | None, given: Program, report: Report) -> pathlib.Path | None:
     """Return where the result is written: one that is float32 throughout has another name, unless the user gave it."""
     if not report.kept_float32 or not isinstance(job.dst, DefaultPlace) or job.dst.float32 is None:
         return destination
@@ -458,7 +378,7 @@ def _place_of_result(
     return job.dst.float32
 
 
-def _optimized(source: Program, program: Program, report: Report, job: _Job) -> tuple[Program, Reference | None]:
+def _optimized(source: Program, program: Program, report: Report, job: Job) -> tuple[Program, Reference | None]:
     """Return the program as ONNX Runtime's optimizer leaves it, or as it is, with a warning, if that failed.
 
     Returns:
@@ -483,15 +403,6 @@ def _with_wishes(
     wishes = TrainingWishes(state=state or {}, master_weights=master_weights, loss_scaling=loss_scaling)
     wishes.check(policy.low.name, copies=policy.copies)
     return dataclasses.replace(policy, wishes=wishes)
-
-
-def _with_algorithms(source: Program, policy: Policy) -> Program:
-    """Return a program whose graph is followed by the training algorithms that it carries; itself if there are none."""
-    if not source.training_info or policy.copies:
-        return source
-    whole = source.clone()
-    merge(whole)
-    return whole
 
 
 def _basis_of_file(given: Program, program: Program, basis: Basis | None) -> Basis | None:
@@ -536,15 +447,6 @@ def _describe(report: Report, program: Program, conversion: Conversion, policy: 
         report.warnings = tuple(warning for warning in report.warnings if warning != UNSCALED)
 
 
-def _with_its_outputs(program: Program) -> Program:
-    """Return the program with the outputs that were set by hand, as `save` writes it; a training program as it is."""
-    if program.is_training or (model := written_model(program)) is program.model:
-        return program
-    chosen = Program(model)
-    chosen.training_info = program.training_info
-    return chosen
-
-
 def _left_alone(
     report: Report,
     source: Program,
@@ -560,30 +462,6 @@ def _left_alone(
 def _timed(report: Report, clock: Clock) -> Report:
     report.seconds, report.phases = clock.total(), clock.phases
     return report
-
-
-def _first_notes(request: Request, target: Target, *, verify: bool) -> tuple[str, ...]:
-    """Say so if another ONNX Runtime decides than the one asked for, or checks the result than the one it is for."""
-    notes = [note for note in (request.note, target.choice.note) if note]
-    if verify and choose_release(None).release is not target.release:
-        notes.append(f"checked with the installed ONNX Runtime {installed_version()}; {target.ort} was not run")
-    return tuple(notes)
-
-
-def _with_program(policy: Policy, program: Program, given: _Marks) -> Policy:
-    """Mark the user's regions in the program, and return the policy with the program's own facts filled in."""
-    marks = {"guard": given.guard, "disable_amp": given.disable_amp, "include": given.include}
-    for name, patterns in marks.items():
-        if patterns and (policy.low is FLOAT32 or (policy.copies and name == "include")):
-            what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
-            raise OptionError(f"{name} has no meaning where {what}: drop it, or choose another dtype, level or preset")
-    for kind, patterns in ((FP16_GUARD, given.guard), (DISABLE_AMP, given.disable_amp), (INCLUDE, given.include)):
-        for pattern in (patterns,) if isinstance(patterns, str) else patterns:
-            mark_region(program, kind, nodes=pattern)
-    low_io = low_inputs_and_outputs(program, given.keep_io_types, policy.low.name)
-    fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
-    # A guard named for this conversion counts under every system's rules, not under Paddle's alone.
-    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(given.guard), included=bool(given.include))
 
 
 def _copied(source: Program, policy: Policy, report: Report, destination: pathlib.Path | None, clock: Clock) -> Report:

@@ -1,8 +1,10 @@
 """Messages: one line, nothing hidden in it, and no longer than they may be."""
 
+import itertools
+
 import pytest
 
-from amp_transpiler.errors import AmpError, CheckFailed, InputError, ModelError, OptionError, visible
+from amp_transpiler.errors import AmpError, CheckFailed, InputError, ModelError, OptionError, innermost_text, visible
 
 SHOWN = [
     ("plain /layer1/Conv", "plain /layer1/Conv"),
@@ -42,6 +44,32 @@ def test_both_ends_of_a_long_text_stay():
 
 def test_the_message_about_a_model_has_at_most_300_characters():
     assert len(str(ModelError("node '" + "n" * 10**6 + "' is wrong"))) == 300
+
+
+def chained(*errors, explicit):
+    """Return the last of some errors, each raised from the one before, or while that one was handled."""
+    for cause, error in itertools.pairwise(errors):
+        error.__cause__, error.__context__ = (cause, None) if explicit else (None, cause)
+    return errors[-1]
+
+
+# errors, the innermost first -> what is told
+CAUSES = {
+    "one": ((ValueError("a"),), "a"),
+    "a cause": ((OSError("disk"), RuntimeError("outer")), "disk"),
+    "a cause of a cause": ((KeyError("k"), OSError("middle"), RuntimeError("outer")), "'k'"),
+    "without words": ((ValueError(), RuntimeError("outer")), "ValueError"),
+    "several lines": ((ValueError("a\n  b\tc"),), "a b c"),
+    "control characters": ((ValueError("a\x1b[31m"),), "a\\x1b[31m"),
+    "a megabyte": ((ValueError("x" * 10**6), RuntimeError("outer")), visible("x" * 10**6, 160)),
+}
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("case", CAUSES)
+def test_the_innermost_cause_is_told(case, explicit):
+    errors, told = CAUSES[case]
+    assert innermost_text(chained(*errors, explicit=explicit)) == told
 
 
 def test_a_message_of_several_lines_keeps_them():

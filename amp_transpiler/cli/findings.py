@@ -33,7 +33,7 @@ CONVERSION_RULES = {
             "slower",
             "warning",
             "the result is predicted slower than float32",
-            "convert with --prefer time, or ship the float32 model",
+            "convert at level auto with --prefer time, or ship the float32 model",
         ),
         Rule("warned", "warning", "the result looks wrong, although no limit forbids it", "see the message"),
     )

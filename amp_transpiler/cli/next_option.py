@@ -10,6 +10,7 @@ from amp_transpiler.report.verdict import Verdict
 
 if TYPE_CHECKING:
     from amp_transpiler.cli.outcome import Outcome
+    from amp_transpiler.report import Report
 
 __all__ = ["next_option"]
 
@@ -24,9 +25,8 @@ def next_option(outcome: Outcome, options: Options) -> str:
             return f"--dim {report.pays_from}: if that is what you run, it gains"
         if report.known_times().lowered is not None:
             return "--prefer size: the smallest file, whatever it costs in time"
-    if slower_words(report) and options.prefer != "time":
-        sizes = f", or --dim {report.pays_from} if that is what you run" if report.pays_from else ""
-        return f"--prefer time: the fastest conversion, which may be float32{sizes}"
+    if faster := _faster(report, options):
+        return faster
     if outcome.job.inputs is None and report.verdict_word is Verdict.PLAUSIBLE:
         return "--inputs samples.npz: compares on your data, where this rests on made-up inputs"
     if report.outputs and options.tolerance is None and options.metric is None:
@@ -34,3 +34,13 @@ def next_option(outcome: Outcome, options: Options) -> str:
     if options.report is None:
         return "--report report.html: a page with the graph and every node"
     return ""
+
+
+def _faster(report: Report, options: Options) -> str:
+    """Return the option that makes a slower result faster; empty where it is not slower, or none does."""
+    if not slower_words(report) or options.prefer == "time" or report.level is None:  # systems without levels
+        return ""
+    sizes = f", or --dim {report.pays_from} if that is what you run" if report.pays_from else ""
+    if report.level == "auto":
+        return f"--prefer time: the fastest conversion, which may be float32{sizes}"
+    return f"--level auto: 16 bits unless they cost time{sizes}"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.precision.histogram import NO_NUMBERS, Histogram
 from amp_transpiler.precision.limits import HEADROOM
 
 __all__ = ["Evidence", "TensorRange", "near_overflow", "range_fault", "read_key"]
@@ -28,12 +30,24 @@ class TensorRange:
         smallest: the least one that is not zero; infinite if all are zero.
         sample: the sample that set `largest`.
         flushed: the share of the elements other than zero that become zero in the low format.
+        histogram: how many of them are of which magnitude.
     """
 
     largest: float
     smallest: float = math.inf
     sample: str = ""
     flushed: float = 0.0
+    histogram: Histogram = NO_NUMBERS
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> TensorRange:
+        """Return the range that `dataclasses.asdict` made a record of, read from JSON.
+
+        Raises:
+            TypeError, KeyError: it is none.
+        """
+        histogram = record["histogram"]
+        return cls(**{**record, "histogram": Histogram(histogram["lowest"], tuple(histogram["counts"]))})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,6 @@ from amp_transpiler.ops.kinds import EXACT, MOVEMENT
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.choices import Choices, Chosen, Reads, Weights
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.objectives import WithErrors
 from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
@@ -302,22 +301,6 @@ class Frontier:
             if point != own and (not kept or point.cost < kept[-1].cost):
                 kept.append(point)
         return sorted((*kept, own), key=lambda point: (-point.error, point.cost))
-
-    def seconds(self, point: Point, prices: Prices) -> float:
-        """Return the predicted time of a choice.
-
-        Args:
-            point: the choice.
-            prices: of the program that it is made in.
-        """
-        chosen = self._chosen[point]
-        fixed = sum(seconds for node, seconds in prices.high.items() if node.name not in self.open_names)
-        own = sum(
-            (prices.low if node in chosen.low else prices.high).get(node, 0.0)
-            for nodes in self._items
-            for node in nodes
-        )
-        return fixed + own + sum(prices.cast(cast.value) for cast in chosen.casts)
 
     def _multiplier(self, logarithm: float) -> float:
         return math.exp(logarithm) * (self.exact.cost or 1.0)

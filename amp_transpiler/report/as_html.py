@@ -40,6 +40,11 @@ _TIMES = (
     "Each node by itself on {device}, as it was decided. Casts are not among them, and in a run the host asks for the "
     "next kernels during a long one: the time of the whole stands above."
 )
+_ATTRIBUTES = "An operator opens to its attributes."
+_MAGNITUDES = (
+    "Magnitudes: how many numbers among a node's inputs and results are of which size on the data, from small to "
+    "large, two powers of two a bar; lines stand at the smallest normal number of {low} and at its largest."
+)
 _FRONTIER = (
     "Each point is a choice of precisions: its error, and its predicted time on {device}. Open dots are predicted."
 )
@@ -167,11 +172,20 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
         "notes": remarks(report),
         "casts": sections.linked(sections.linked(sections.casts_table(report), links, 2), links, 3),
         "nodes": sections.nodes_table(report, rows),
+        "nodes_words": _nodes_words(report),
         "levels": levels_of(report, f"{anchor}-"),
         "has_errors": any(row.error for row in report.decisions),
         "kinds": [*names[:2], ("cast", "cast"), names[2]],
         "heats": _heat_names(),
     }
+
+
+def _nodes_words(report: Report) -> str:
+    """Say what in the table of nodes does not explain itself."""
+    words = [_ATTRIBUTES] if any(row.attributes for row in report.decisions) else []
+    if any(row.histogram for row in report.decisions):
+        words.append(_MAGNITUDES.format(low=report.dtype))
+    return " ".join(words)
 
 
 def _heat_names() -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.report.attributes import attribute_words
 from amp_transpiler.report.precision import Precision, kind_of
 from amp_transpiler.report.report import CastRow, DecisionRow, Report
 from amp_transpiler.report.verdict import Verdict
@@ -114,7 +115,12 @@ def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
             continue  # a cast put in when the program was prepared
         path = paths.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
         precision = Precision.of(decision.precision, assignment.low.name)
-        yield DecisionRow(str(node.name), operator_name(node), precision, decision.reason, path)
+        yield _row(node, precision, decision.reason, path)
+
+
+def _row(node: ir.Node, precision: Precision, reason: str, path: str) -> DecisionRow:
+    attributes = attribute_words(node)
+    return DecisionRow(str(node.name), operator_name(node), precision, reason, path, attributes=attributes)
 
 
 def _casts(model: ir.Model) -> Iterator[CastRow]:
@@ -154,7 +160,7 @@ def describe_copy(report: Report, source: Program, written: int | None) -> None:
     reason = f"{report.asked}: nothing is changed"
     report.program = source.clone()
     report.decisions = tuple(
-        DecisionRow(str(node.name), operator_name(node), Precision.of("untouched", report.dtype), reason, scope.path)
+        _row(node, Precision.of("untouched", report.dtype), reason, scope.path)
         for scope in scopes(source.model)
         for node in scope.graph
     )

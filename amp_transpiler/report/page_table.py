@@ -23,6 +23,8 @@ class Cell:
         key: the number that it sorts by; None: by its text.
         code: it is a name from the model.
         link: the anchor that it leads to.
+        picture: SVG of ours that says the same, in the place of the text on a page; empty: none.
+        more: lines that a page folds into the cell.
     """
 
     text: str
@@ -30,6 +32,8 @@ class Cell:
     key: float | None = None
     code: bool = False
     link: str = ""
+    picture: str = ""
+    more: tuple[str, ...] = ()
 
     @property
     def sorts_by(self) -> str:
@@ -69,6 +73,8 @@ class Column(Generic[Row]):
         key: the number that a cell sorts by; None: cells are texts.
         kind: classes of a cell, beside `n` for numbers.
         code: the cells are names from the model.
+        picture: SVG that a page shows instead of the text.
+        more: lines that a page folds into the cell.
     """
 
     head: str
@@ -77,6 +83,8 @@ class Column(Generic[Row]):
     key: Callable[[Row], float] | None = None
     kind: Callable[[Row], str] = lambda _: ""
     code: bool = False
+    picture: Callable[[Row], str] = lambda _: ""
+    more: Callable[[Row], Sequence[str]] = lambda _: ()
 
     def cell(self, row: Row) -> Cell:
         """Return the cell of a record: a dash where it has none."""
@@ -84,7 +92,8 @@ class Column(Generic[Row]):
         if not self.has(row):
             return Cell(_ABSENT, number)
         kind = " ".join(filter(None, (number, self.kind(row))))
-        return Cell(self.text(row), kind, None if self.key is None else self.key(row), self.code)
+        key = None if self.key is None else self.key(row)
+        return Cell(self.text(row), kind, key, self.code, picture=self.picture(row), more=tuple(self.more(row)))
 
 
 def table_of(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.conversion import convert
+from amp_transpiler.conversion import convert, written_traffic
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
 from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
-from amp_transpiler.precision.evidence import Evidence, TensorRange
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.histogram import NO_NUMBERS
 from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.report.precision import kind_of
@@ -25,22 +26,19 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
 from amp_transpiler.targets.devices import Device
 
-__all__ = ["add_errors", "add_prices", "predict_times"]
+__all__ = ["add_errors", "predict_times"]
 
 
-def predict_times(
-    report: Report, prepared: Program, policy: Policy, ranges: RangeFaults, *, with_prices: bool = False
-) -> None:
-    """Have the time of one run predicted, in float32 and of the result, as soon as it is asked for.
+def predict_times(report: Report, prepared: Program, policy: Policy, ranges: RangeFaults) -> None:
+    """Predict the time of each node, and have that of one run, in float32 and of the result, predicted when asked for.
 
-    A conversion takes less time than its prediction, which few callers read.
+    The prediction of a whole run takes longer than a conversion, and few callers read it.
 
     Args:
         report: has the result; gets the times.
         prepared: the program before it was converted; it must not change any more.
         policy: how it was decided, with the device, and the sizes of open dimensions.
         ranges: a look-up of constants.
-        with_prices: whether every row gets its time, too.
 
     Raises:
         OptionError: no input has an open dimension of a name that sizes are given for.
@@ -52,8 +50,7 @@ def predict_times(
     report.times = functools.partial(_times, report.program.model, prepared.model, policy, lowered)
     if policy.dims:  # one of which may not exist
         report.known_times()
-    if with_prices:
-        add_prices(report, prepared, policy)
+    _add_prices(report, prepared, policy)
 
 
 def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:
@@ -72,13 +69,13 @@ def _times(
 ) -> PredictedTimes:
     """Predict the times of one run, and where the result, or the one with low nodes, pays if it is slower."""
     device = find_device(policy.device)
-    source, converted = traffic(prepared, policy.dims, fuse=True), _written_traffic(result, policy)
+    source, converted = traffic(prepared, policy.dims, fuse=True), written_traffic(result, policy)
     before, after = (predicted(costs, device) for costs in (source, converted))
     before_in_graph, after_in_graph = (predicted(costs, device, cuda_graph=True) for costs in (source, converted))
     low, milliseconds = result, after.milliseconds
     other = None if lowered is None else lowered()
     if other is not None:
-        low, milliseconds = other.model, predicted(_written_traffic(other.model, policy), device).milliseconds
+        low, milliseconds = other.model, predicted(written_traffic(other.model, policy), device).milliseconds
     is_slower = milliseconds > before.milliseconds
     dim = next((name for name in open_dims(prepared) if name not in policy.dims), None) if is_slower else None
     size = None if dim is None else pays_from(low, prepared, device, dim, policy.dims)
@@ -93,11 +90,7 @@ def _times(
     )
 
 
-def _written_traffic(model: ir.Model, policy: Policy) -> Sequence[NodeCost]:
-    return traffic(model, policy.dims, fuse=True, written=True)
-
-
-def add_prices(report: Report, prepared: Program, policy: Policy) -> None:
+def _add_prices(report: Report, prepared: Program, policy: Policy) -> None:
     """Add bytes and predicted times to the rows of a report.
 
     Args:
@@ -181,15 +174,13 @@ def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:
 
 def _with_error(row: DecisionRow, values: Sequence[str], evidence: Evidence) -> DecisionRow:
     error = evidence.node_errors.get(row.name)
-    seen = _largest(values, evidence.ranges)
+    found = [evidence.ranges[name] for name in dict.fromkeys(values) if name in evidence.ranges]
+    seen = max(found, key=lambda one: one.largest, default=None)
     return dataclasses.replace(
         row,
         error=None if error is None else math.sqrt(error),
         largest=None if seen is None else seen.largest,
         sample="" if seen is None else seen.sample,
-        flushed=max((evidence.ranges[name].flushed for name in values if name in evidence.ranges), default=None),
+        flushed=max((one.flushed for one in found), default=None),
+        histogram=sum((one.histogram for one in found), NO_NUMBERS) if found else None,
     )
-
-
-def _largest(values: Iterable[str], ranges: Mapping[str, TensorRange]) -> TensorRange | None:
-    return max((ranges[name] for name in values if name in ranges), key=lambda seen: seen.largest, default=None)

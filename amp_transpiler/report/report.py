@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.program import Program
     from amp_transpiler.graph.training_step import State
     from amp_transpiler.graph.view.outline import Outline
+    from amp_transpiler.precision.histogram import Histogram
 
 __all__ = ["CastRow", "DecisionRow", "FrontierPoint", "MetricValue", "OutputComparison", "PredictedTimes", "Report"]
 
@@ -43,11 +44,14 @@ class DecisionRow:
         sample: the sample that `largest` is from.
         flushed: the largest share, among its inputs and results, of the numbers other than zero that the low format
             makes zero, a fraction; None: not known.
+        histogram: how many numbers among its inputs and results, constants left out, are of which magnitude; None: not
+            known.
         bytes: bytes that it moves as it was decided; None: not known.
         milliseconds: predicted time as it was decided; None: not known.
         milliseconds_fp32: predicted time in float32; None: not known.
         bound: what its predicted time is spent on: `launch`, `bytes` that it moves, or `arithmetic`; empty: not known.
         remedy: what it would take to change its precision; empty: nothing is known to.
+        attributes: attribute -> its value as text, a long one cut; of a body its name.
     """
 
     name: str
@@ -64,6 +68,8 @@ class DecisionRow:
     milliseconds_fp32: float | None = None
     bound: str = ""
     remedy: str = ""
+    histogram: Histogram | None = None
+    attributes: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         scope = f", scope={self.scope!r}" if self.scope else ""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from amp_transpiler.graph.dtypes import float_format
 from amp_transpiler.phrases import first_few
+from amp_transpiler.precision.histogram import NO_NUMBERS
 from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.page_table import Cell, Column, PageTable, table_of
 from amp_transpiler.report.precision import KINDS, Kind, kind_of
+from amp_transpiler.report.range_picture import range_picture, range_words
 from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, OutputComparison, Report
 from amp_transpiler.report.steps import StateWay
 from amp_transpiler.report.table import human_bytes, outputs_worst_first
@@ -117,11 +121,12 @@ def reasons_table(report: Report) -> PageTable:
     return table_of("Reasons", columns, rows)
 
 
-def _node_columns() -> dict[str, Column[DecisionRow]]:
+def _node_columns(report: Report) -> dict[str, Column[DecisionRow]]:
     """Return the columns of tables of nodes. What the report does not know of any node is left out."""
+    low = float_format(report.dtype)
     columns: Sequence[Column[DecisionRow]] = (
         Column("precision", lambda row: str(row.precision), kind=lambda row: kind_of(row.precision)),
-        Column("operator", lambda row: row.op),
+        Column("operator", lambda row: row.op, more=_attribute_lines),
         Column("node", lambda row: row.name, code=True),
         Column("body", lambda row: row.scope, lambda row: bool(row.scope)),
         Column("reason", lambda row: row.reason, kind=_words),
@@ -136,6 +141,13 @@ def _node_columns() -> dict[str, Column[DecisionRow]]:
             _range_words,
             lambda row: row.largest is not None,
             lambda row: row.largest or 0.0,
+        ),
+        Column(
+            "magnitudes",
+            lambda row: range_words(row.histogram or NO_NUMBERS),
+            lambda row: row.histogram is not None,
+            lambda row: (row.histogram or NO_NUMBERS).lowest,
+            picture=lambda row: range_picture(row.histogram or NO_NUMBERS, low),
         ),
         Column(
             "becomes zero",
@@ -157,6 +169,10 @@ def _node_columns() -> dict[str, Column[DecisionRow]]:
 def _words(_: DecisionRow) -> str:
     """Return the class of a cell with a sentence, which is not to be squeezed."""
     return "words"
+
+
+def _attribute_lines(row: DecisionRow) -> list[str]:
+    return [f"{name}={value}" for name, value in row.attributes.items()]
 
 
 def _time_column(head: str, field: str) -> Column[DecisionRow]:
@@ -183,7 +199,7 @@ def nodes_table(report: Report, anchor: str = "") -> PageTable:
     present = {kind_of(row.precision) for row in report.decisions}
     return table_of(
         "Every node",
-        list(_node_columns().values()),
+        list(_node_columns(report).values()),
         report.decisions,
         anchors=(f"{anchor}{index}" for index in range(len(report.decisions))),
         filters=[name for name, precision in zip(names, KINDS, strict=True) if precision in present],
@@ -227,16 +243,16 @@ _SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32
 
 def sources_table(report: Report) -> PageTable:
     """Return the low nodes that spoil the result most."""
-    return _short_table("Worst error sources", worst_sources(report))
+    return _short_table("Worst error sources", report, worst_sources(report))
 
 
 def costly_table(report: Report) -> PageTable:
     """Return the float32 nodes that take the longest."""
-    return _short_table("Costliest float32 nodes", costliest_fp32(report))
+    return _short_table("Costliest float32 nodes", report, costliest_fp32(report))
 
 
-def _short_table(label: str, rows: Sequence[DecisionRow]) -> PageTable:
-    columns = _node_columns()
+def _short_table(label: str, report: Report, rows: Sequence[DecisionRow]) -> PageTable:
+    columns = _node_columns(report)
     return table_of(label, [columns[name] for name in _SHORT], rows)
 
 
@@ -290,4 +306,4 @@ def linked(table: PageTable, anchors: dict[str, str], column: int = 0) -> PageTa
 
 
 def _link(cell: Cell, anchor: str) -> Cell:
-    return Cell(cell.text, cell.kind, cell.key, cell.code, anchor)
+    return dataclasses.replace(cell, link=anchor)

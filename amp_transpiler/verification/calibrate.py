@@ -80,7 +80,9 @@ def calibrate(
     if not names:
         raise InputError("inputs: no sample was given; expected a dict of arrays, or several")
     ranges = {
-        value: TensorRange(sizes.largest, sizes.smallest, setters[value], sizes.flushed / max(1, sizes.nonzero))
+        value: TensorRange(
+            sizes.largest, sizes.smallest, setters[value], sizes.flushed / max(1, sizes.nonzero), sizes.histogram
+        )
         for value, sizes in totals.items()
     }
     return Calibration(ranges, tuple(names))

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _RECORDS = Records("evidence")
 _OUTCOMES = Records("outcome")
-_FORMAT = 6  # raised when what is measured changes
+_FORMAT = 7  # raised when what is measured changes
 _SEARCH = 5  # raised when a search comes to other outcomes
 
 
@@ -82,7 +82,7 @@ def _read(data: bytes) -> Evidence | None:
     """Return the evidence in a record; None if it cannot be read, which another version may have written."""
     try:
         record = json.loads(data)
-        ranges = {name: TensorRange(**found) for name, found in record.pop("ranges").items()}
+        ranges = {name: TensorRange.of_record(found) for name, found in record.pop("ranges").items()}
         return Evidence(ranges=ranges, samples=tuple(record.pop("samples")), **record)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("a record of evidence in the cache cannot be read, and is made anew: %s", error)

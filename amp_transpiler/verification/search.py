@@ -14,12 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from amp_transpiler.conversion import candidate_of
+from amp_transpiler.conversion import Conversion, candidate_of, convert
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.cost import find_device, prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Policy
@@ -177,6 +176,12 @@ def _milliseconds(program: Program, policy: Policy) -> float:
 
 def _low_names(assignment: Assignment) -> frozenset[str]:
     return frozenset(str(node.name) for node, made in assignment.decisions.items() if made.precision == "low")
+
+
+def _low_share(assignment: Assignment) -> float:
+    """Return the share of the nodes with a float32 tensor that are low."""
+    decided = [made.precision for made in assignment.decisions.values() if made.precision != "untouched"]
+    return decided.count("low") / max(1, len(decided))
 
 
 def _with_thresholds(conversions: Conversions, report: Report) -> Conversions:
@@ -496,33 +501,37 @@ class _Search:
 
     def curve(self, best: Measured) -> list[FrontierPoint]:
         """Return the points of the curve, those with the largest errors first; the chosen one is measured."""
-        prepared, policy, frontier = self._conversions.prepared, self._policy, self._frontier
-        device = find_device(policy.device)
-        priced = prices(prepared.model, policy.low, device, policy.dims) if policy.target.has_prices else None
-        decisions = best.conversion.assignment.decisions
-        decided = {str(node.name): d.precision for node, d in decisions.items() if d.precision != "untouched"}
-        low = frozenset(name for name, precision in decided.items() if precision == "low")
-        fixed = len(low - frontier.open_names)
+        frontier = self._frontier
+        chosen_low = _low_names(best.conversion.assignment) & frontier.open_names
         points = []
-        for point in frontier.curve(low & frontier.open_names):
+        for point in frontier.curve(chosen_low):
+            is_chosen = point.low == chosen_low
+            program, made = (best.program, best.conversion) if is_chosen else self._carried_out(point)
             error = self._errors.get(point)
-            is_chosen = point.low == low & frontier.open_names
             points.append(
                 FrontierPoint(
                     error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
-                    milliseconds=None if priced is None else 1e3 * frontier.seconds(point, priced),
-                    low_share=(len(point.low) + fixed) / max(1, len(decided)),
-                    casts=best.conversion.casts if is_chosen else point.casts,
+                    milliseconds=_milliseconds(program, self._policy) if self._policy.target.has_prices else None,
+                    low_share=_low_share(made.assignment),
+                    casts=made.casts,
                     measured=is_chosen or error is not None,
                     chosen=is_chosen,
                 )
             )
         return sorted(points, key=lambda point: (-point.error, point.casts))
 
+    def _carried_out(self, point: Point) -> tuple[Program, Conversion]:
+        """Convert a copy of the program as a choice says: what passes make of it is known only then."""
+        program = self._conversions.prepared.clone()
+        with self._conversions.phase("convert"):
+            return program, convert(program, self._policy_of(point), self._conversions.ranges)
+
+    def _policy_of(self, point: Point) -> Policy:
+        settled = settled_by(point, self._frontier, self._reasons, self._evidence, self._policy.low)
+        return dataclasses.replace(self._policy, settled=settled)
+
     def _run(self, point: Point) -> float:
-        policy = self._policy
-        settled = settled_by(point, self._frontier, self._reasons, self._evidence, policy.low)
-        chosen = dataclasses.replace(policy, settled=settled)
+        chosen = self._policy_of(point)
         found = self._conversions.measured(chosen, confirm=self._by_all_draws, deciding=self._deciding)
         logger.info(
             "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess

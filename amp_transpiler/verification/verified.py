@@ -33,7 +33,7 @@ __all__ = ["Answer", "Question", "digest_of"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("verified")
-_FORMAT = 8  # raised when what is verified changes
+_FORMAT = 9  # raised when what is verified changes
 _BLOCK = 1 << 20
 _NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
 
@@ -185,7 +185,7 @@ def _add_file(digest: Digest, file: pathlib.Path, name: str) -> bool:
 
 def _answer(record: dict[str, Any]) -> Answer:
     evidence = record.pop("evidence")
-    ranges = {name: TensorRange(**found) for name, found in evidence.pop("ranges").items()}
+    ranges = {name: TensorRange.of_record(found) for name, found in evidence.pop("ranges").items()}
     measured, draws = record.pop("measured"), record.pop("draws")
     record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
     record["settled"] = {name: Settled(**made) for name, made in record["settled"].items()}

@@ -114,6 +114,10 @@ GIVEN = {"verdict": "verified: ...", "outputs": {"y": None}}
 NEXT = [
     ("", None, SLOWER | MADE_UP, "--prefer time: the fastest conversion, which may be float32, or --dim batch=8"),
     ("--prefer time", None, SLOWER | MADE_UP, "--inputs"),
+    ("--level O1", None, SLOWER | MADE_UP | {"level": "O1"}, "--level auto: 16 bits unless they cost time, or --dim"),
+    ("--level O2", "x.npz", SLOWER | GIVEN | {"level": "O2"}, "--level auto"),
+    ("--policy torch", None, SLOWER | MADE_UP | {"level": None}, "--inputs"),
+    ("--preset mp4", "x.npz", SLOWER | GIVEN | {"level": None}, "--tolerance"),
     ("", None, MADE_UP, "--inputs samples.npz"),
     ("", "x.npz", GIVEN, "--tolerance"),
     ("--tolerance 1%", "x.npz", GIVEN, "--report"),
@@ -125,7 +129,7 @@ NEXT = [
 
 @pytest.mark.parametrize(("arguments", "inputs", "fields", "expected"), NEXT)
 def test_the_next_option(arguments, inputs, fields, expected, tmp_path):
-    report = Report("m.onnx", "auto", "float16", "cuda", **fields)
+    report = Report(**{"source": "m.onnx", "level": "auto", "dtype": "float16", "target": "cuda", **fields})
     outcome = Outcome(Job(tmp_path / "m.onnx", tmp_path / "o.onnx", inputs), report=report)
     found = next_option(outcome, parse(["m.onnx", *arguments.split()]))
     assert found.startswith(expected)

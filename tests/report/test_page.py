@@ -161,7 +161,8 @@ def test_the_table_of_nodes_has_a_column_for_what_is_known(report):
     bare = dataclasses.replace(EMPTY, decisions=(DecisionRow("n", "Add", "float16", "why"),))
     assert [head for head, _ in nodes_table(bare).heads] == ["precision", "operator", "node", "reason"]
     heads = [head for head, _ in nodes_table(report).heads]
-    assert heads[4:] == ["error", "largest value", "becomes zero", "moves", "predicted", "in float32", "to change it"]
+    assert heads[4:8] == ["error", "largest value", "becomes zero", "moves"]
+    assert heads[8:] == ["predicted", "in float32", "bound by", "to change it"]
     assert cells(nodes_table(report), "largest value")[1] == "3 in sample 1"
     assert cells(nodes_table(report), "becomes zero")[:2] == ["-", "1%"]
     assert nodes_table(report).filters == ("float16", "float32")
@@ -338,6 +339,7 @@ def test_times_by_operator_say_what_bounds_them(case):
     assert ("Predicted time by operator" in page([(found, None)])) == bool(expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"frontier": True}, {"level": "O1"}, {"level": "O2"}, {"policy": "torch"}])
 @pytest.mark.parametrize(
     ("model", "dims", "bound"),
     [
@@ -350,9 +352,19 @@ def test_times_by_operator_say_what_bounds_them(case):
         ),
     ],
 )
-def test_what_bounds_a_node_follows_from_its_work(model, dims, bound):
-    report = amp.transpile(model, frontier=True, verify=False, dims=dims)
+def test_what_bounds_a_node_follows_from_its_work(model, dims, bound, options):
+    report = amp.transpile(model, verify=False, dims=dims, **options)
     assert [row.bound for row in report.decisions] == [bound]
+    assert "Predicted time by operator" in page([(report, None)])
+    assert None not in report.predicted_ms
+
+
+@pytest.mark.parametrize("options", [{"target": "cpu"}, {"target": "tensorrt"}, {"level": "O0"}, {"dtype": "float32"}])
+def test_without_prices_no_node_has_a_time(options):
+    report = amp.transpile(chain("Relu ({})"), verify=False, **options)
+    assert [(row.milliseconds, row.bound) for row in report.decisions] == [(None, "")]
+    assert report.predicted_ms == (None, None)
+    assert "Predicted time by operator" not in page([(report, None)])
 
 
 LONG = "/model/backbone/stages.3/blocks.11/attention/query_key_value/projection/MatMul"

@@ -273,7 +273,13 @@ def test_json_holds_every_field_but_the_program():
     }
     row = {"name": "exp_0", "op": "Exp", "precision": "float32", "reason": "black list", "scope": "loop_1/body"}
     unknown = dict.fromkeys(("error", "largest", "flushed", "bytes", "milliseconds", "milliseconds_fp32"))
-    assert record["decisions"][2] == row | unknown | {"remedy": "", "sample": "", "bound": ""}
+    assert record["decisions"][2] == row | unknown | {
+        "remedy": "",
+        "sample": "",
+        "bound": "",
+        "histogram": None,
+        "attributes": {},
+    }
     assert record["opset"] == [13, 17]
     assert record["outputs"]["logits"]["relative"] == 4.1e-4
 

@@ -155,6 +155,17 @@ def test_the_spread_is_told_beside_it():
     assert compared([(np.ones(9, np.float32), np.ones(9, np.float32))]).of_spread is None
 
 
+@pytest.mark.parametrize(
+    ("offset", "scale", "warned"),
+    [(1013.25, 0.3, True), (1e4, 3.0, True), (-500.0, 0.1, True), (0.0, 1.0, False), (3.0, 1.0, False)],
+)
+def test_a_signal_that_an_offset_hides_is_warned_of(offset, scale, warned):
+    model = parse("(float[50,64] x) => (float[50,8] y) { h = MatMul (x, w) y = Add (h, b) }",
+                  w=normal(64, 8, scale=scale / 8), b=np.full(8, offset, np.float32))  # fmt: skip
+    report = amp.transpile(model, inputs={"x": normal(50, 64)}, level="O2", device_check="no", cache=False)
+    assert bool([text for text in report.warnings if "of its spread" in text]) is warned
+
+
 def test_weights_are_one_over_the_norms_of_uneven_slices():
     assert part_weights(normal(50, 4)) is None
     x, _ = scaled_slice((50, 4), 1, 3, 1e-2, 1.0)
