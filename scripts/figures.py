@@ -220,7 +220,7 @@ def run(command: Command, corpus: pathlib.Path) -> str:
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     with tempfile.TemporaryDirectory(prefix="figures-") as out:
         env = {**os.environ, "PATH": path, "OUT": out, "CORPUS": str(corpus.resolve()), "COLUMNS": "120"}
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "lab")])
         words = ["bash", "-euo", "pipefail", "-c", command.run]
         done = subprocess.run(words, cwd=ROOT, env=env, check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode:

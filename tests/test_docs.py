@@ -117,10 +117,10 @@ def test_relative_links_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.name)
 def test_files_that_a_page_names_exist(path):
-    """A path begins at the root, or in the package, the tests or the scripts."""
+    """A path begins at the root, or in the package, the tests, the scripts or the lab."""
     text = BLOCK.sub("", path.read_text(encoding="utf-8"))
     names = re.findall(r"`((?:\w+/)+(?:[\w-]+\.(?:py|md|txt|json|toml))?)`", text)
-    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "docs"))]
+    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "lab", "docs"))]
     elsewhere = {
         "python/raf/amp/type_hints.py",
         "systems/NAME/rules.py",
@@ -129,11 +129,12 @@ def test_files_that_a_page_names_exist(path):
     assert [n for n in names if n not in elsewhere and not any((home / n).exists() for home in homes)] == []
 
 
-SOURCES = [path for folder in ("amp_transpiler", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
+PROGRAMS = ("scripts", "examples", "lab")
+SOURCES = [path for folder in ("amp_transpiler", *PROGRAMS) for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def test_files_that_a_docstring_names_exist():
-    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "docs"))]
+    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "lab", "docs"))]
     missing = []
     for path in SOURCES:
         for name in re.findall(r"`((?:\w+/)+\w+\.(?:py|md|txt|json|toml))`", path.read_text(encoding="utf-8")):

@@ -2,7 +2,7 @@
 
 A change that is meant to change decisions makes the table anew:
 
-    python scripts/golden_dump.py dump OUT.jsonl models && python scripts/golden_dump.py summary OUT.jsonl
+    python lab/golden_dump.py dump OUT.jsonl models && python lab/golden_dump.py summary OUT.jsonl
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""scripts/mutate: its tables fit the tree, its rules leave out what they say, its score counts right."""
+"""lab/mutate: its tables fit the tree, its rules leave out what they say, its score counts right."""
 
 import textwrap
 

@@ -21,7 +21,11 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 UNKNOWN = "0.0.0.dev0"
 LEGAL = ("LICENSE", "NOTICE")
-TAKEN = ("amp_transpiler/targets/data/releases.json", "amp_transpiler/ops/operators.txt", "scripts/paddle_pure_fp16.py")
+TAKEN = (
+    "amp_transpiler/targets/data/releases.json",
+    "amp_transpiler/ops/operators.txt",
+    "examples/paddle_pure_fp16.py",
+)
 
 
 def build(source, kind, into):

@@ -27,11 +27,11 @@ from gpu.running import Part, run_all
 from tests.support import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "bench_gpu.py"
+SCRIPT = ROOT / "lab" / "bench_gpu.py"
 
 
 def run(*arguments: str, out: pathlib.Path, status: int = 0) -> Results:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "lab")])
     command = [sys.executable, str(SCRIPT), "--smoke", "--out", str(out), *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == status, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -252,7 +252,7 @@ def scripted(tmp_path, monkeypatch):
             sys.exit({"lacks": 3, "fails": 1}.get(name, 0))
         """)
     )
-    monkeypatch.setattr(running, "SCRIPTS", tmp_path)
+    monkeypatch.setattr(running, "LAB", tmp_path)
     monkeypatch.setitem(running.STAGES, "truths", running.Stage(3, beside=True))
 
 
@@ -369,7 +369,7 @@ def test_what_is_not_installed_skips_the_part(tmp_path):
 def test_the_run_starts_without_what_parts_need():
     absent = ("torch", "tomli_w", "rich", "jinja2", "scipy")
     code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import bench_gpu"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "lab")])
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
 
 

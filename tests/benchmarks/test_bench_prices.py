@@ -56,7 +56,7 @@ def test_of_two_forms_the_faster_one_is_predicted_to_be(pair):
 
 
 def test_the_page_is_what_the_command_writes(predicted_rows):
-    assert page(predicted_rows, PAIRS) == PAGE.read_text("utf-8"), "run scripts/bench_prices.py --write"
+    assert page(predicted_rows, PAIRS) == PAGE.read_text("utf-8"), "run lab/bench_prices.py --write"
 
 
 DRIFTS = {

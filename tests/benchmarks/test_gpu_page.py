@@ -16,9 +16,7 @@ RUN = {"device": "GPU", "driver": "1", "date": "2026-01-02", "versions": {"torch
 
 
 def test_the_page_is_what_the_files_give():
-    assert pages.PAGE.read_text(encoding="utf-8") == pages.page(), (
-        "run `PYTHONPATH=. python scripts/bench_gpu.py --page`"
-    )
+    assert pages.PAGE.read_text(encoding="utf-8") == pages.page(), "run `PYTHONPATH=. python lab/bench_gpu.py --page`"
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)

@@ -14,7 +14,7 @@ from programs import leftover, ours, training_page
 from programs.sizes import NETWORKS, feeds_of, small
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-STEP = ROOT / "scripts" / "programs" / "counted_step.py"
+STEP = ROOT / "lab" / "programs" / "counted_step.py"
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -142,8 +142,8 @@ def test_the_script_prints_its_tables(tmp_path, counted):
     counted.program("print(1)")  # skips where nothing can be counted
     pytest.importorskip("torch", reason="torch is not installed")
     options = ["--small", "--networks", "rocm", "--levels", "O2", "--dtypes", "float16", "--no-cpu"]
-    command = [sys.executable, str(ROOT / "scripts" / "bench_training.py"), *options, "--json", str(tmp_path / "out")]
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, str(ROOT / "lab" / "bench_training.py"), *options, "--json", str(tmp_path / "out")]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'lab'}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "| ROCm's network, O2 float16 |" in done.stdout

@@ -1,6 +1,6 @@
 """Weights end where fp32 takes them, or as near as exact float32 masters do: every level, policy, preset and rate.
 
-The whole table is in docs/evidence/foreign_steps.md; scripts/foreign_steps.py makes it.
+The whole table is in docs/evidence/foreign_steps.md; lab/foreign_steps.py makes it.
 """
 
 import numpy as np

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ("--place", "cpu", "--size", "12", "--hidden", "8", "--steps", "40")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def run(script, *args, folder, code=0):
     child = subprocess.run(
-        [sys.executable, SCRIPTS / script, *map(str, args)], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, EXAMPLES / script, *map(str, args)], cwd=folder, capture_output=True, text=True, check=False
     )
     assert child.returncode == code, child.stdout + child.stderr
     return child.stdout if code == 0 else child.stderr
