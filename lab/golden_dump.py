@@ -4,7 +4,7 @@
     python lab/golden_dump.py dump OUT.jsonl MODEL_OR_FOLDER...   # add what OUT does not have yet
     python lab/golden_dump.py dump OUT.jsonl FOLDER --repaired    # level auto, verified and repaired
     python lab/golden_dump.py compare BEFORE.jsonl AFTER.jsonl    # print every difference, exit 1 if there is any
-    python lab/golden_dump.py summary FILE.jsonl             # a table for tests/golden_small_models.txt
+    python lab/golden_dump.py summary FILE.jsonl             # a table for tests/lab/golden_small_models.txt
     python lab/golden_dump.py classes FILE.jsonl                  # reasons that belong to no class, if any
 
 A line is one conversion: model, way, format, the SHA-256 of the written files, and for every node its precision and

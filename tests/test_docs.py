@@ -95,7 +95,7 @@ def misplaced(text):
 def test_a_citation_of_the_wrong_file_is_found():
     here = "`test_docs.py`: `test_a_citation_of_the_wrong_file_is_found`"
     assert misplaced(here) == []
-    assert misplaced(f"{here}, `test_golden.py`: `test_a_citation_of_the_wrong_file_is_found`") != []
+    assert misplaced(f"{here}, `lab/test_golden.py`: `test_a_citation_of_the_wrong_file_is_found`") != []
     assert misplaced("`nothing.py`") == ["nothing.py"]
 
 

@@ -33,7 +33,7 @@ RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 PRODUCT_LEVELS = (0.01, 0.05, 0.25)
 RECURRENT_LEVELS = (2.0, 4.0, 8.0)
 TABLE: Mapping[str, Levels] = MappingProxyType({"float16": (0.05, 4.0), "bfloat16": (0.01, 4.0)})
-"""Format -> the levels of the table; tests/benchmarks/test_bench_arithmetic.py compares."""
+"""Format -> the levels of the table; tests/lab/test_bench_arithmetic.py compares."""
 
 
 def at_levels(arithmetic: DeviceArithmetic, levels: Levels) -> DeviceArithmetic:

@@ -12,7 +12,7 @@ import pytest
 from golden.dump import records_of
 from golden.summary import COLUMNS, summary_rows, written_with
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 HEADER, *TABLE = pathlib.Path(__file__).with_name("golden_small_models.txt").read_text(encoding="utf-8").splitlines()
 ROWS = [tuple(line.split()) for line in TABLE]
 MODELS = sorted({row[0] for row in ROWS[1:]})
