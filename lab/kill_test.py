@@ -352,7 +352,7 @@ def main() -> int:
         print(*(f"  {fault}" for fault in tally.faults[:20]), sep="\n", end="\n" if tally.faults else "")
         faults += len(tally.faults)
         rows.append(f"| {bench.name} | {tally.kills} | {tally.old} | {tally.new} | {len(tally.faults)} |")
-    print(*rows, sep="\n")  # as docs/benchmarks/kills.md has them
+    print(*rows, sep="\n")  # as docs/evidence/kills.md has them
     return int(faults > 0)
 
 

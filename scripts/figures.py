@@ -30,7 +30,9 @@ from collections.abc import Iterator, Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "figures.toml"
 PAGES = ("README.md", "docs/*.md", "docs/benchmarks/*.md", "docs/evidence/*.md")
-_TABLES_OF_TESTS = ("docs/evidence/robustness.md", "docs/evidence/statements.md")  # their numbers are no measurements
+_TABLES_OF_TESTS = tuple(  # their numbers are no measurements
+    f"docs/evidence/{name}.md" for name in ("behaviours", "paddle_behaviours", "robustness", "statements")
+)
 CHEAP = 300  # seconds
 
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"

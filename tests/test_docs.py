@@ -14,7 +14,7 @@ import reference_pages
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BEHAVIOURS = {"paddle_behaviours.md": range(1, 53), "behaviours.md": range(53, 86)}
+BEHAVIOURS = {"evidence/paddle_behaviours.md": range(1, 53), "evidence/behaviours.md": range(53, 86)}
 
 
 def rows(page):

@@ -29,7 +29,7 @@ from mutation.report import score, survivors, table
 from mutation.scratch import Scratch
 from mutation.tables import ROOT, SURVIVORS, Module, equivalents, modules, stale
 
-_REPORT = ROOT / "docs" / "benchmarks" / "mutation.md"
+_REPORT = ROOT / "docs" / "evidence" / "mutation.md"
 _MARK = "<!-- table: lab/mutate --report -->\n"
 _SEED = 11
 _COUNT = 20

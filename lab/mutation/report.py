@@ -40,7 +40,7 @@ def _sum(rows: list[tuple[Module, list[Fate], str]]) -> list[tuple[Module, list[
 
 def survivors(rows: list[tuple[Module, list[Fate], str]], seed: int) -> str:
     """Return the survivors as TOML."""
-    parts = [f"# The survivors of docs/benchmarks/mutation.md, written by lab/mutate.\nseed = {seed}\n"]
+    parts = [f"# The survivors of docs/evidence/mutation.md, written by lab/mutate.\nseed = {seed}\n"]
     for module, fates, _ in rows:
         for fate in fates:
             if fate.outcome == "survived":
