@@ -135,8 +135,15 @@ def test_the_wheel_converts_a_model_by_itself(wheel, metadata, tmp_path):
     assert told.stdout.strip() == metadata["Version"]
 
 
-def test_the_source_distribution_has_tests_scripts_documents_and_news(source):
-    for name in ("NEWS.md", "CHANGELOG.md", "README.md", "docs/architecture.md", "models/bert_1layer.onnx"):
+def test_the_source_distribution_has_tests_scripts_and_documents(source):
+    for name in (
+        "CHANGELOG.md",
+        "README.md",
+        "lab/README.md",
+        "examples/train.py",
+        "docs/architecture.md",
+        "models/bert_1layer.onnx",
+    ):
         assert (source / name).read_bytes() == (ROOT / name).read_bytes()
     for name in ("scripts/setup", "scripts/test", "scripts/oldest.txt", "tests/test_package.py", "pyproject.toml"):
         assert (source / name).is_file()
