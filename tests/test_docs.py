@@ -171,6 +171,26 @@ def test_every_page_has_one_place_in_the_navigation():
     )
 
 
+def listed(page):
+    """The files and folders that the first cells of a page's tables name."""
+    rows = [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    return {name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+
+
+@pytest.mark.parametrize(
+    ("page", "folder", "prefix"),
+    [
+        ("docs/scripts.md", "scripts", "scripts/"),
+        ("docs/scripts.md", "examples", "examples/"),
+        ("lab/README.md", "lab", ""),
+    ],
+)
+def test_every_program_has_a_row(page, folder, prefix):
+    there = {prefix + path.name for path in (ROOT / folder).iterdir() if path.name not in {"__pycache__", "README.md"}}
+    named = {name for name in listed(page) if name.startswith(prefix)} - {folder}
+    assert named == there
+
+
 def test_the_readme_leads_to_the_pages():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for page in ("index", "tutorial", "reference/command"):
