@@ -6,7 +6,7 @@ import pytest
 
 from amp_transpiler.graph import types
 from amp_transpiler.graph.kind import kind_of
-from amp_transpiler.graph.types import clear_type, parse_type, propagate_types, set_dtype
+from amp_transpiler.graph.types import parse_type, propagate_types, set_dtype
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
 from amp_transpiler.ops.schema import signature, type_string
 from tests.support import parse
@@ -169,13 +169,10 @@ def test_types_that_hold_no_tensors_are_none(text):
     assert parse_type(text) is None
 
 
-def test_a_type_is_set_without_the_shape_and_cleared_with_it():
-    """style T6: a shape without a type is noise in a file."""
+def test_a_type_is_set_without_the_shape():
     value = ir.Value(name="v", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2, "n"]))
     set_dtype(value, ir.DataType.FLOAT16)
     assert (value.dtype, [str(size) for size in value.shape]) == (ir.DataType.FLOAT16, ["2", "n"])
-    clear_type(value)
-    assert (value.type, value.shape) == (None, None)
 
 
 # ---- registries are complete ----
