@@ -1,6 +1,7 @@
 """The pages of `docs/`: what they cite is there. tests/test_code_blocks.py runs their examples."""
 
 import functools
+import itertools
 import pathlib
 import re
 
@@ -52,26 +53,14 @@ def test_what_a_row_cites_is_there(page):
 
 
 @pytest.mark.parametrize("page", BEHAVIOURS)
-def test_the_files_of_a_row_name_it(page):
-    """Where a row cites a file without a test, the reader looks for the row's number there."""
-    unnamed = []
+def test_a_row_names_a_test_of_every_file_of_tests_that_it_cites(page):
+    alone = []
     for numbers, cell in rows(page):
-        files, tests = cited(cell)
-        sources = [source_of(name) for name in files if name.startswith(("paddle/", "precision/", "systems/"))]
-        if sources and not tests:
-            unnamed += sorted(set(numbers) - set().union(*map(named_rows, sources)))
-    assert unnamed == []
-
-
-def named_rows(source):
-    """The rows whose numbers stand behind "row" or "rows" in a test file."""
-    found = set()
-    for numbers in re.findall(
-        r"(?i)\brows?[ _]((?:\d+(?:, | and | to |-|,|_and_|_to_)?)+)|_rows?_((?:\d+(?:_and_|_to_)?)+)", source
-    ):
-        for first, last in re.findall(r"(\d+)(?:(?:-|_to_| to )(\d+))?", "".join(numbers)):
-            found |= set(range(int(first), int(last or first) + 1))
-    return found
+        names = [name for name in re.findall(r"`([^`]+)`", cell) if re.search(r"\.py$|^test_\w+$", name)]
+        for name, follower in itertools.pairwise([*names, ""]):
+            if (ROOT / "tests" / name).is_file() and not re.fullmatch(r"test_\w+", follower):
+                alone.append((numbers, name))
+    assert alone == []
 
 
 def source_of(name):

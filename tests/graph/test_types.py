@@ -14,7 +14,7 @@ from tests.support import parse
 # name: (graph, value -> type)
 PROPAGATED = {
     "from an input": ("(float16[2] x) => (float16[2] z) { y = Relu (x) z = Neg (y) }", {"y": "tensor(float16)"}),
-    "style T5: a stale declaration gives way": (
+    "a stale declaration gives way": (
         "(float16[2] x) => (float16[2] z) <float[2] y> { y = Relu (x) z = Neg (y) }",
         {"y": "tensor(float16)"},
     ),
@@ -195,7 +195,7 @@ def _speaks_of_types(schema, name):
 
 
 def test_every_attribute_that_sets_an_element_type_has_a_row():
-    """onnx_tools 1.1 and 1.3: each of these was forgotten by somebody."""
+    """Each of these was forgotten by somebody."""
     missing = set()
     for schema in onnx.defs.get_all_schemas():
         if schema.domain:

@@ -1,4 +1,4 @@
-"""Section 3 of Paddle's pull request 29544, run as `examples/paddle_pure_fp16.py`: rows 22 and 23, and its picture."""
+"""Section 3 of Paddle's pull request 29544, run as `examples/paddle_pure_fp16.py`, and its picture."""
 
 import pathlib
 import runpy

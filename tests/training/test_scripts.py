@@ -28,7 +28,7 @@ def numbers(pattern, text):
     return [float(found) for found in re.findall(pattern, text)]
 
 
-# ---- train_convnet.py: the network of row 85 of the behaviours ----
+# ---- train_convnet.py: the network of 1x1 convolutions of AMD's blog ----
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Master weights and master gradients: `amp_semantics` section 6, rows 35 to 40 and 46, and section 1.6."""
+"""Master weights and master gradients, as in Paddle."""
 
 import logging
 
@@ -14,8 +14,8 @@ from tests.paddle.text_nets import image_batches, losses, trainer
 from tests.support import array
 
 
-def test_row_36_rewritten_masters_train_like_weights_that_were_rounded_before():
-    """Row 36: four steps of AdamW; Paddle compares its three front ends, ONNX has one, so we compare two starts."""
+def test_rewritten_masters_train_like_weights_that_were_rounded_before():
+    """Four steps of AdamW; Paddle compares its three front ends, ONNX has one, so we compare two starts."""
     rounded = {k: v.astype(np.float16).astype(np.float32) for k, v in text_nets.convolution_weights().items()}
     found = {}
     for name, weights, rewrite in (("rewritten", None, True), ("rounded before", rounded, False), ("not", None, False)):
@@ -31,7 +31,7 @@ def test_row_36_rewritten_masters_train_like_weights_that_were_rounded_before():
 
 @pytest.mark.parametrize("made", [optimizer.SGD, optimizer.Momentum, optimizer.Adam, optimizer.AdamW, optimizer.Lamb])
 def test_masters_and_accumulators_are_fp32_and_parameters_are_rounded_masters(made):
-    """Section 1.6: param := low(master) after every update; state is fp32 and keyed to the master."""
+    """A parameter is its master rounded after every update; state is fp32 and keyed to the master."""
     net = nets.one_layer(made(0.01, multi_precision=True), use_pure_fp16=True, init_loss_scaling=128.0)
     for _ in range(2):
         net.run(1.0)
@@ -45,7 +45,7 @@ def test_masters_and_accumulators_are_fp32_and_parameters_are_rounded_masters(ma
 
 
 def test_small_updates_are_lost_without_masters():
-    """Section 1.6: 2**-12 is less than half a step of float16 at 0.5, so only a master moves."""
+    """2**-12 is less than half a step of float16 at 0.5, so only a master moves."""
     moved = {}
     for precise in (False, True):
         sgd = optimizer.SGD(2.0**-15, multi_precision=precise)
@@ -58,21 +58,21 @@ def test_small_updates_are_lost_without_masters():
 
 
 def test_fp16_parameters_without_masters_are_warned_of(caplog):
-    """Section 1.6: the warning about accumulating in fp16."""
+    """The warning about accumulating in fp16."""
     with caplog.at_level(logging.WARNING):
         nets.one_layer(optimizer.SGD(0.1), use_pure_fp16=True)
     assert "poor accuracy or slow convergence" in caplog.text
 
 
 def test_parameters_left_fp32_get_no_master():
-    """Section 1.6: those of BatchNormalization, and those outside the guard."""
+    """Those of BatchNormalization, and those outside the guard."""
     net = trainer(optimizer.Adam(multi_precision=True), guard="^(norm|conv2)$", use_pure_fp16=True)
     assert set(net.optimizer.master_weights) == {"w2", "b2"}
 
 
 @pytest.mark.parametrize("master_grad", [False, True])
-def test_row_37_clipping_by_global_norm_is_fp32(master_grad):
-    """Row 37: no low clipping with master_grad; here there is none without it either."""
+def test_clipping_by_global_norm_is_fp32(master_grad):
+    """No low clipping with master_grad; here there is none without it either."""
     clip = amp.nn.ClipGradByGlobalNorm(1.0)
     net = trainer(optimizer.AdamW(0.001, grad_clip=clip), level="O2", master_grad=master_grad)
     updating = nets.nodes(net.main, role="optimize")
@@ -90,8 +90,8 @@ def one_product(**decorated):
     return nets.one_layer(optimizer.SGD(0.125, multi_precision=True), amp_lists=black, **decorated)
 
 
-def test_row_38_o1_is_o2_with_master_grad():
-    """Row 38: equal losses over 40 steps, in contrast to Paddle's without master_grad, too.
+def test_o1_is_o2_with_master_grad():
+    """Equal losses over 40 steps, in contrast to Paddle's without master_grad, too.
 
     The factor makes gradients small: scaled they fit float16, unscaled they are subnormal in it, and stay float32.
     """
@@ -112,8 +112,8 @@ def test_row_38_o1_is_o2_with_master_grad():
 
 
 @pytest.mark.parametrize("master_grad", [False, True])
-def test_row_39_gradients_are_cast_once_each_under_master_grad(master_grad):
-    """Row 39: fp32 gradients; one cast for every low one before unscaling, behind the choice of zeros for bad ones."""
+def test_gradients_are_cast_once_each_under_master_grad(master_grad):
+    """Gradients are fp32; one cast for every low one before unscaling, behind the choice of zeros for bad ones."""
     net = trainer(optimizer.AdamW(0.001), level="O2", master_grad=master_grad)
     low = [name for name in ("w1", "b1", "w2", "b2", "w3", "b3") if nets.makes(_gradient(net, name)) == ["FLOAT16"]]
     assert low == ["w1", "b1", "w2", "b2", "w3", "b3"]
@@ -132,15 +132,15 @@ def _gradient(net, name):
 
 
 NORMS = {
-    "row 46: BatchNormalization": ("BatchNormalization (h, s, b, mean, var)", "mean var"),
-    "row 46: LayerNormalization": ("LayerNormalization <axis = 1> (h, s, b)", ""),
-    "row 46: InstanceNormalization": ("InstanceNormalization (h, s, b)", ""),
+    "BatchNormalization": ("BatchNormalization (h, s, b, mean, var)", "mean var"),
+    "LayerNormalization": ("LayerNormalization <axis = 1> (h, s, b)", ""),
+    "InstanceNormalization": ("InstanceNormalization (h, s, b)", ""),
 }
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_row_46_parameters_of_normalisations_stay_fp32_at_o2(name):
-    """Row 46: LayerNormalization's and BatchNormalization's parameters are stored in fp32 by default."""
+def test_parameters_of_normalisations_stay_fp32_at_o2(name):
+    """LayerNormalization's and BatchNormalization's parameters are stored in fp32 by default."""
     call, statistics = NORMS[name]
     layer = "LayerNormalization" in call
     text = f"(float[n,4,6] x) => (float[n,4,6] y) {{ h = MatMul (x, w) k = {call} y = MatMul (k, v) }}"
@@ -157,8 +157,8 @@ def test_row_46_parameters_of_normalisations_stay_fp32_at_o2(name):
     assert found[-1] < found[0]
 
 
-def test_row_46_an_excluded_layer_keeps_fp32_weights():
-    """Row 46: what disable_amp marks is the excluded layer of an ONNX program."""
+def test_an_excluded_layer_keeps_fp32_weights():
+    """What disable_amp marks is the excluded layer of an ONNX program."""
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         x = static.data("x", [None, 4])

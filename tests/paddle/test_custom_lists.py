@@ -1,4 +1,4 @@
-"""Lists: `amp_semantics` section 6, rows 9 to 12. The other rows up to 12 are cited in tests/precision."""
+"""Custom lists in training programs; tests/precision/test_lists.py has the lists themselves."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ INTERPOLATIONS = (
 )
 
 
-def test_row_9_white_embeddings_leave_interpolation_black():
-    """Row 9: in the custom white list embeddings leave black and unsupported; interpolation does not follow them."""
+def test_white_embeddings_leave_interpolation_black():
+    """In the custom white list embeddings leave black and unsupported; interpolation does not follow them."""
     lists = amp.AutoMixedPrecisionLists(custom_white_list=["lookup_table", "lookup_table_v2"])
     assert "Gather[embedding]" in lists.white_list
     assert "Gather[embedding]" not in lists.black_list | lists.unsupported_list
@@ -28,16 +28,16 @@ def test_row_9_white_embeddings_leave_interpolation_black():
     assert "Resize" not in amp.AutoMixedPrecisionLists(custom_white_list=INTERPOLATIONS).black_list
 
 
-def test_row_10_custom_lists_leave_the_module_alone():
-    """Row 10: neither the table of defaults nor a later object sees what an earlier one was given."""
+def test_custom_lists_leave_the_module_alone():
+    """Neither the table of defaults nor a later object sees what an earlier one was given."""
     before = dict(DEFAULT_COLOURS)
     amp.AutoMixedPrecisionLists(custom_white_list=["Exp"], custom_black_list=["Conv"])
     assert before == DEFAULT_COLOURS
     assert "Exp" not in amp.AutoMixedPrecisionLists().white_list
 
 
-def test_row_11_a_custom_white_add_in_training():
-    """Row 11: the addition runs in fp16; ReduceMean and Log behind it stay fp32."""
+def test_a_custom_white_add_in_training():
+    """The addition runs in fp16; ReduceMean and Log behind it stay fp32."""
     text = """(float[n,4] x) => (float[n,1] y) {
         [add] a = Add (x, v) [mean] m = ReduceMean <axes = [1], keepdims = 1> (a) [log] y = Log (m)
     }"""
@@ -71,13 +71,13 @@ DTYPE_TAKERS = {
         if (name, dtype) != ("transpile", "float32")
     ],
 )
-def test_row_12_other_dtypes_are_refused_everywhere(name, dtype):
-    """Row 12: a ValueError that names the two that there are. `transpile` alone also makes models float32."""
+def test_other_dtypes_are_refused_everywhere(name, dtype):
+    """A ValueError that names the two that there are. `transpile` alone also makes models float32."""
     with pytest.raises(ValueError, match=r"float16.*bfloat16"):
         DTYPE_TAKERS[name](dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", DTYPE_TAKERS)
-def test_row_12_both_dtypes_are_taken_everywhere(name, dtype):
+def test_both_dtypes_are_taken_everywhere(name, dtype):
     DTYPE_TAKERS[name](dtype)

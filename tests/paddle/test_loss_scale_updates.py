@@ -1,4 +1,4 @@
-"""The loss scale: `amp_semantics` section 6, rows 14, 40 to 45, and section 1.2, driven by real overflow."""
+"""The loss scale and its counters, driven by real overflow."""
 
 import dataclasses
 import itertools
@@ -72,8 +72,8 @@ class Rule:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_row_41_and_43_the_thousandth_good_step_doubles_the_scale(dtype):
-    """Rows 41 and 43: good 999 -> 1000, 2048 -> 4096, counters 0, gradients as they were, in each element type."""
+def test_the_thousandth_good_step_doubles_the_scale(dtype):
+    """Good 999 -> 1000, 2048 -> 4096, counters 0, gradients as they were, in each element type."""
     rule = Rule(PAPER, 2048.0, good=999, bad=1, dtype=dtype)
     left = rule.step(bad=False)
     assert rule.state == (4096.0, 0, 0)
@@ -83,8 +83,8 @@ def test_row_41_and_43_the_thousandth_good_step_doubles_the_scale(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_row_42_and_43_the_second_bad_step_shrinks_the_scale(dtype):
-    """Rows 42 and 43: bad 1 -> 2, 2048 -> 1638.4, gradients all zero, counters 0."""
+def test_the_second_bad_step_shrinks_the_scale(dtype):
+    """Bad 1 -> 2, 2048 -> 1638.4, gradients all zero, counters 0."""
     rule = Rule(PAPER, 2048.0, good=999, bad=1, dtype=dtype)
     left = rule.step(bad=True)
     assert rule.state == (np.float32(1638.4), 0, 0)
@@ -100,14 +100,14 @@ SEQUENCES = {
     "bad steps must follow one another": (SMALL, 8.0, "x.x.x", [8, 8, 8, 8, 8]),
     "it never falls below 1": (SMALL, 1.5, "xxxx", [1.5, 1, 1, 1]),
     "a scale below 1 is raised to it": (SMALL, 0.5, "xx", [0.5, 1]),
-    "row 81's numbers": (ScalingRule(2, 1, 2.0, 0.25), 4.0, "..x", [4, 8, 2]),
+    "growth 2, backoff .25, interval 2": (ScalingRule(2, 1, 2.0, 0.25), 4.0, "..x", [4, 8, 2]),
     "it does not grow to infinity": (ScalingRule(1, 1, 2.0, 0.5), 2.0**127, "..", [2.0**127, 2.0**127]),
 }
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_the_update_rule(name):
-    """Section 1.2: floor 1, no ceiling but finiteness, counters that must not be interrupted."""
+    """Floor 1, no ceiling but finiteness, counters that must not be interrupted."""
     given, first, steps, expected = SEQUENCES[name]
     rule = Rule(given, first)
     found = []
@@ -124,8 +124,8 @@ def test_the_counter_starts_anew_where_the_scale_cannot_grow():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_row_44_finite_gradients_are_divided(dtype):
-    """Row 44: x / scale, flag 0. Other than Paddle's, the result is float32 and stays so."""
+def test_finite_gradients_are_divided(dtype):
+    """They are divided by the scale, flag 0. Other than Paddle's, the result is float32 and stays so."""
     x = np.linspace(-4, 4, 12).reshape(3, 4).astype(NUMPY[dtype])
     (result,), flag = check([x], 128.0)
     assert result.dtype == np.float32
@@ -136,8 +136,8 @@ def test_row_44_finite_gradients_are_divided(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1])
-def test_row_44_and_45_one_bad_element_raises_the_flag(dtype, poison, place):
-    """Rows 44 and 45: a single NaN or infinity, in whichever gradient, gives flag 1."""
+def test_one_bad_element_raises_the_flag(dtype, poison, place):
+    """A single NaN or infinity, in whichever gradient, gives flag 1."""
     grads = [np.ones((2, 3), NUMPY[dtype]), np.ones(5, NUMPY[dtype])]
     grads[place].flat[-1] = poison
     assert check(grads, 128.0)[1]
@@ -203,8 +203,8 @@ def training(wrapped, **decorated):
     return nets.one_layer(wrapped, **{"use_pure_fp16": True, "init_loss_scaling": 64.0, **decorated})
 
 
-def test_row_14_the_scaled_loss_is_the_loss_times_the_scale():
-    """Row 14: after minimize the wrapper hands out the scale and the scaled loss."""
+def test_the_scaled_loss_is_the_loss_times_the_scale():
+    """After minimize the wrapper hands out the scale and the scaled loss."""
     net = nets.one_layer(optimizer.SGD(0.1), level="O1", init_loss_scaling=128.0)
     scale, scaled = net.optimizer.get_loss_scaling(), net.optimizer.get_scaled_loss()
     loss, by_scale, held = net.run(GOOD, fetch=[net.loss, scaled, scale])
@@ -223,7 +223,7 @@ def adamw():
 
 @pytest.mark.parametrize("made", [adam, adamw])
 def test_a_step_that_overflows_leaves_adam_as_it_was(made):
-    """Section 1.2: parameters, masters, moments and beta powers stay; the scale shrinks."""
+    """Parameters, masters, moments and beta powers stay; the scale shrinks."""
     net = training(made(), decr_every_n_nan_or_inf=1, decr_ratio=0.5)
     net.run(GOOD)
     before = net.state()
@@ -238,7 +238,7 @@ def test_a_step_that_overflows_leaves_adam_as_it_was(made):
 
 
 def test_a_step_that_overflows_leaves_the_schedule_as_it_was():
-    """Section 1.2: a skipped step counts for no learning-rate schedule."""
+    """A skipped step counts for no learning-rate schedule."""
     schedule = optimizer.lr.ExponentialDecay(learning_rate=0.01, gamma=0.5, steps_per_epoch=1)
     net = training(optimizer.Adam(schedule, multi_precision=True))
     net.run(GOOD)
@@ -249,7 +249,7 @@ def test_a_step_that_overflows_leaves_the_schedule_as_it_was():
 
 
 def test_momentum_sees_a_zero_gradient_where_a_step_overflows():
-    """Section 1.2: Momentum goes on with velocity and weight decay; only its gradient is zero."""
+    """Momentum goes on with velocity and weight decay; only its gradient is zero."""
     rate, momentum = 0.125, 0.5
     net = training(optimizer.Momentum(rate, momentum, multi_precision=True), decr_every_n_nan_or_inf=1)
     net.run(GOOD)
@@ -265,7 +265,7 @@ def test_momentum_sees_a_zero_gradient_where_a_step_overflows():
 
 
 def test_sgd_applies_weight_decay_where_a_step_overflows():
-    """Section 1.2: the zero gradient comes before regularisation."""
+    """The zero gradient comes before regularisation."""
     net = training(optimizer.SGD(0.125, weight_decay=0.5, multi_precision=True))
     before = net.state()[net.master]
     net.run(BAD)
@@ -285,7 +285,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_scale_moves_with_real_overflow(name):
-    """Section 1.2, in a program whose float16 products overflow."""
+    """In a program whose float16 products overflow."""
     options, steps, expected = REAL[name]
     net = training(adam(), **options)
     found = []
@@ -296,7 +296,7 @@ def test_the_scale_moves_with_real_overflow(name):
 
 
 def test_a_growing_scale_overflows_by_itself_and_comes_back():
-    """Section 1.2: nothing but the scale grows; it must reach overflow, and training must outlive that."""
+    """Nothing but the scale grows; it must reach overflow, and training must outlive that."""
     options = {"incr_every_n_steps": 1, "decr_every_n_nan_or_inf": 1, "decr_ratio": 0.5, "init_loss_scaling": 2.0**12}
     net = training(adam(), **options)
     scales, losses = [], []
@@ -309,7 +309,7 @@ def test_a_growing_scale_overflows_by_itself_and_comes_back():
 
 
 def test_a_static_scale_also_skips_a_step_that_overflows():
-    """Section 1.1, apply_gradients (6): the flag reaches Adam whether or not the scale moves."""
+    """The flag reaches Adam whether or not the scale moves."""
     net = training(adam(), use_dynamic_loss_scaling=False)
     before = net.state()
     net.run(BAD)
@@ -341,15 +341,15 @@ def test_a_gradient_too_small_for_float16_is_learnt_from_when_it_is_scaled(name)
 
 
 def test_unscaled_gradients_stay_in_float32():
-    """Section 1.2: Paddle makes a float16 gradient float16 again once it is unscaled, where 2**-26 is lost."""
+    """Paddle makes a float16 gradient float16 again once it is unscaled, where 2**-26 is lost."""
     net = training(optimizer.SGD(2.0**10, multi_precision=True), init_loss_scaling=2.0**12)
     before = net.state()[net.master]
     net.run(GOOD, factor=2.0**-26)
     assert (net.state()[net.master] != before).all()
 
 
-def test_row_40_bfloat16_is_not_scaled():
-    """Row 40: no scale, and no finite check, in a bfloat16 program."""
+def test_bfloat16_is_not_scaled():
+    """No scale, and no finite check, in a bfloat16 program."""
     net = nets.one_layer(adam(), level="O2", dtype="bfloat16")
     assert not net.has_counters
     assert not nets.nodes(net.main, "IsNaN")
@@ -358,7 +358,7 @@ def test_row_40_bfloat16_is_not_scaled():
 
 
 def test_scale_and_counters_have_the_types_and_starts_that_paddle_gives_them():
-    """Section 1.1, backward: float32 loss_scaling[1], int32 counters[1], all zero at first."""
+    """`loss_scaling` is float32 [1], the counters are int32 [1], all zero at first."""
     net = training(adam())
     state = net.state()
     assert (state[net.scale_name].dtype, state[net.scale_name].shape) == (np.float32, (1,))

@@ -1,4 +1,4 @@
-"""Row 85 of `amp_semantics.md`, section 6: the 1x1 ConvNet of AMD's blog (section 4.3), by policy `torch`.
+"""The 1x1 ConvNet of AMD's blog on mixed precision in PyTorch, by policy `torch`.
 
 The blog measures on a GPU: loss 0.0100 in fp32 and 0.0083 in AMP, half the memory, inference 1.475 times as fast. The
 loss is trained here in small, emulated. Memory is counted from the programs, those of the blog's size too. Speed is a
@@ -68,7 +68,7 @@ def losses(dtype, seed):
 
 
 @pytest.mark.parametrize(("dtype", "worse"), [("float16", 1.05), ("bfloat16", 1.15)])
-def test_row_85_the_loss_of_amp_is_not_worse(dtype, worse):
+def test_the_loss_of_amp_is_not_worse(dtype, worse):
     """Rounding moves the path of Adam, in either direction: so of three starts, the mean."""
     for seed in SEEDS:
         assert losses(dtype, seed)[0] == pytest.approx(losses(None, seed)[0], rel=0.02), "the same initial values"
@@ -82,7 +82,7 @@ def test_row_85_the_loss_of_amp_is_not_worse(dtype, worse):
 @pytest.mark.parametrize(
     ("size", "hidden", "most"), [(SIZE, HIDDEN, 0.85), (512, 256, 0.66)], ids=["small", "the blog's"]
 )
-def test_row_85_half_of_the_activations_memory(size, hidden, most, dtype):
+def test_half_of_the_activations_memory(size, hidden, most, dtype):
     kept, alive = counted(None, size, hidden)
     low_kept, low_alive = counted(dtype, size, hidden)
     pixels = size * size
@@ -94,7 +94,7 @@ def test_row_85_half_of_the_activations_memory(size, hidden, most, dtype):
 
 
 @DTYPES
-def test_row_85_the_inference_program_is_low_from_end_to_end(tmp_path, plain, dtype):
+def test_the_inference_program_is_low_from_end_to_end(tmp_path, plain, dtype):
     test, names = plain.test, (plain.coordinates.name, plain.prediction.name)
     plain.losses(20)
     with static.scope_guard(plain.scope):
@@ -111,7 +111,7 @@ def test_row_85_the_inference_program_is_low_from_end_to_end(tmp_path, plain, dt
     assert 0.45 < live_bytes(program) / live_bytes(model) < 0.60
 
 
-def test_row_85_what_is_counted():
+def test_the_count_of_activations():
     program = static.Program()
     with static.program_guard(program, static.Program()):
         x = static.data("x", [10, 100])

@@ -1,4 +1,4 @@
-"""Statistics, casts, writes in place, control flow, wrapping: `amp_semantics` section 6, rows 15 and 47 to 52."""
+"""Statistics, casts, writes in place, control flow, wrapping, in small programs."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ LOOP = """(float[1,2,4,4] x, int64 n) => (float[1,2,4,4] y) {
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_row_47_statistics_count_the_body_of_a_loop(inner):
-    """Row 47: convolution and addition once each as low, in the second of two graphs."""
+def test_statistics_count_the_body_of_a_loop(inner):
+    """Convolution and addition once each as low, in the second of two graphs."""
     program = amp.load(parse(LOOP, w=array(2, 2, 3, 3, scale=0.2)))
     amp.cast_model_to_fp16(program)
     stats = debugging.collect_operator_stats(program, print_subblocks=inner)
@@ -29,8 +29,8 @@ def test_row_47_statistics_count_the_body_of_a_loop(inner):
         assert (stats["Add"].fp16, stats["Add"].fp32) == (1, 0)
 
 
-def test_row_47_statistics_of_a_plain_program():
-    """Row 47: one low convolution, one low addition, one fp32 logarithm."""
+def test_statistics_of_a_plain_program():
+    """One low convolution, one low addition, one fp32 logarithm."""
     body = "a = Conv <pads = [1, 1, 1, 1]> (x, w) b = Add (a, a) y = Exp (b)"
     program = amp.load(parse(f"(float[1,2,4,4] x) => (float[1,2,4,4] y) {{ {body} }}", w=array(2, 2, 3, 3, scale=0.2)))
     amp.cast_model_to_fp16(program, level="O1")
@@ -42,8 +42,8 @@ LINEAR = "(float[n,4] x) => (float[n,4] y) { [mm] m = MatMul (x, w) [bias] y = A
 LINEAR_WEIGHTS = {"w": array(4, 4, scale=0.3), "b": array(4, scale=0.1)}
 
 
-def test_row_48_a_linear_layer_at_o1_has_three_casts():
-    """Row 48: x and W down, the product up, since promotion keeps the addition of the bias in fp32."""
+def test_a_linear_layer_at_o1_has_three_casts():
+    """x and W are cast down, the product up, since promotion keeps the addition of the bias in fp32."""
     main, _ = text_nets.loaded(LINEAR, LINEAR_WEIGHTS)
     amp.cast_model_to_fp16(main, level="O1", use_promote=True)
     found = sorted((nets.reads(node)[0], nets.makes(node)[0]) for node in nets.nodes(main, "Cast"))
@@ -51,16 +51,16 @@ def test_row_48_a_linear_layer_at_o1_has_three_casts():
     assert main.var("y").dtype == "float32"
 
 
-def test_row_48_a_linear_layer_at_o2_has_one_cast_of_its_own():
-    """Row 48: parameters are low themselves; what is left is the input's. (Paddle's five count its optimizer's.)"""
+def test_a_linear_layer_at_o2_has_one_cast_of_its_own():
+    """Parameters are low themselves; what is left is the input's. (Paddle's five count its optimizer's.)"""
     main, _ = text_nets.loaded(LINEAR, LINEAR_WEIGHTS)
     assert amp.cast_model_to_fp16(main) == {"w", "b"}
     assert [nets.reads(node) for node in nets.nodes(main, "Cast")] == [["FLOAT"]]
     assert main.var("y").dtype == "float16"
 
 
-def test_row_49_writing_a_slice_and_a_layer_norm_train_at_o2():
-    """Row 49: Paddle writes a slice in place; ONNX's ScatterND gives a new tensor. LayerNormalization runs low."""
+def test_writing_a_slice_and_a_layer_norm_train_at_o2():
+    """Paddle writes a slice in place; ONNX's ScatterND gives a new tensor. LayerNormalization runs low."""
     text = """(float[n,4,6] x) => (float[n,4,6] y) {
         [mm] h = MatMul (x, w) [norm] k = LayerNormalization <axis = -1> (h, s, b)
         [part] p = Slice (k, zero, one, batch) [t] t = Mul (p, p) [at] y = ScatterND (k, row, t)
@@ -76,8 +76,8 @@ def test_row_49_writing_a_slice_and_a_layer_norm_train_at_o2():
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_row_50_a_branch_with_a_black_operator(level):
-    """Row 50: If with Log inside converts, and gives what fp32 gives in both branches."""
+def test_a_branch_with_a_black_operator(level):
+    """If with Log inside converts, and gives what fp32 gives in both branches."""
     then = "then () => (float[2,4] t) { [log] t = Log (h) }"
     other = "other () => (float[2,4] e) { [relu] e = Relu (h) }"
     body = f"m = MatMul (x, w) h = Abs (m) y = If (c) <then_branch = {then}, else_branch = {other}>"
@@ -90,8 +90,8 @@ def test_row_50_a_branch_with_a_black_operator(level):
         np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
 
 
-def test_row_51_consumers_are_found_in_order():
-    """Row 51: who reads a tensor, in the order of the program; Paddle's index of -1 is an empty list."""
+def test_consumers_are_found_in_order():
+    """Who reads a tensor, in the order of the program; Paddle's index of -1 is an empty list."""
     program = amp.load(parse("(float[4] x) => (float[4] y) { [a] a = Relu (x) [b] b = Exp (a) [c] y = Add (b, a) }"))
     assert [node.name for node in program.value("a").consumers()] == ["b", "c"]
     assert list(program.value("y").consumers()) == []
@@ -109,8 +109,8 @@ class Distributed:
 
 
 @pytest.mark.parametrize("pure", [False, True])
-def test_row_52_a_wrapped_wrapper_still_has_scale_and_amp_init(pure):
-    """Row 52: O1 and pure; there is no distributed training here, so anything that hands on stands for it."""
+def test_a_wrapped_wrapper_still_has_scale_and_amp_init(pure):
+    """O1 and pure; there is no distributed training here, so anything that hands on stands for it."""
     main, startup = text_nets.loaded(LINEAR, LINEAR_WEIGHTS)
     with static.program_guard(main, startup):
         loss = text_nets.squared_error(main, main.var("y"), static.data("target", [None, 4]))
@@ -123,8 +123,8 @@ def test_row_52_a_wrapped_wrapper_still_has_scale_and_amp_init(pure):
     assert net.scope["w"].dtype == (np.float16 if pure else np.float32)
 
 
-def test_row_15_feeds_take_the_place_of_readers():
-    """Row 15: ONNX has no reader operators; sources without inputs are left alone, and feeds keep their type."""
+def test_feeds_take_the_place_of_readers():
+    """ONNX has no reader operators; sources without inputs are left alone, and feeds keep their type."""
     body = "r = RandomNormal <shape = [2, 4], seed = 1.0> () a = MatMul (x, w) y = Add (a, r)"
     program = amp.load(parse(f"(float[2,4] x) => (float[2,4] y) {{ {body} }}", w=array(4, 4)))
     amp.cast_model_to_fp16(program)

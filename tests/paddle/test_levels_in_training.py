@@ -1,4 +1,4 @@
-"""Levels, lists, guard and test programs in training: `amp_semantics` section 6, rows 11, 13, 16 to 35."""
+"""Levels, lists, guard and test programs in training."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ def lists(**given):
     return amp.AutoMixedPrecisionLists(**given)
 
 
-def test_row_13_black_varnames_keep_the_convolution_that_reads_them():
-    """Row 13: black names {loss, first weight}: that Conv is fp32, the other fp16, O1 training stays finite."""
+def test_black_varnames_keep_the_convolution_that_reads_them():
+    """Black names {loss, first weight}: that Conv is fp32, the other fp16, O1 training stays finite."""
     net = trainer(optimizer.Momentum(0.01), level="O1", amp_lists=lists(custom_black_varnames=["w1", "y"]), guard=None)
     assert (text_nets.kind(net, "conv1"), text_nets.kind(net, "conv2")) == ("FLOAT", "FLOAT16")
     assert text_nets.kind(net, "gemm") == "FLOAT"
@@ -25,17 +25,17 @@ def test_row_13_black_varnames_keep_the_convolution_that_reads_them():
 
 
 OPTIMIZERS = {
-    "row 16: Momentum": lambda **o: optimizer.Momentum(0.01, 0.9, **o),
-    "row 17: Nesterov": lambda **o: optimizer.Momentum(0.01, 0.9, use_nesterov=True, **o),
-    "row 18: AdamW": lambda **o: optimizer.AdamW(0.001, **o),
-    "row 19, with Lamb, since there is no LARS": lambda **o: optimizer.Lamb(0.001, **o),
+    "Momentum": lambda **o: optimizer.Momentum(0.01, 0.9, **o),
+    "Nesterov": lambda **o: optimizer.Momentum(0.01, 0.9, use_nesterov=True, **o),
+    "AdamW": lambda **o: optimizer.AdamW(0.001, **o),
+    "Lamb, which is layer-wise as LARS": lambda **o: optimizer.Lamb(0.001, **o),
 }
 GUARDED = "^(?!conv1$)"  # everything but the first convolution
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_16_to_19_pure_fp16_trains_like_fp32(name):
-    """Rows 16 to 19: losses of five batches within rtol 1e-2, atol 1e-5 of fp32."""
+def test_pure_fp16_trains_like_fp32(name):
+    """Losses of five batches within rtol 1e-2, atol 1e-5 of fp32."""
     made = OPTIMIZERS[name]
     expected = losses(trainer(made()), image_batches(BATCHES))
     net = trainer(made(multi_precision=True), guard=GUARDED, use_pure_fp16=True, init_loss_scaling=128.0)
@@ -44,8 +44,8 @@ def test_rows_16_to_19_pure_fp16_trains_like_fp32(name):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_row_20_a_rewritten_test_program_gives_the_same(dtype):
-    """Row 20: the test program that amp_init rewrites gives what the fp32 one gives, within rtol 1e-2."""
+def test_a_rewritten_test_program_gives_the_same(dtype):
+    """The test program that amp_init rewrites gives what the fp32 one gives, within rtol 1e-2."""
     found = {}
     for low in (False, True):
         main, startup = text_nets.loaded(text_nets.CONVOLUTIONS, text_nets.convolution_weights())
@@ -68,8 +68,8 @@ def test_row_20_a_rewritten_test_program_gives_the_same(dtype):
     np.testing.assert_allclose(found[True].astype(np.float32), found[False], rtol=limit, atol=limit)
 
 
-def test_row_21_control_flow_integers_and_dtype_attributes():
-    """Row 21: If, an int64 path and nodes with a dtype attribute, guard off; integers stay integers."""
+def test_control_flow_integers_and_dtype_attributes():
+    """If, an int64 path and nodes with a dtype attribute, guard off; integers stay integers."""
     then = "then () => (float[2,4] t) { t = Exp (h) }"
     other = "other () => (float[2,4] e) { e = Add (h, r) }"
     body = f"""
@@ -89,8 +89,8 @@ def test_row_21_control_flow_integers_and_dtype_attributes():
     np.testing.assert_array_equal(z, [2, 4])
 
 
-def test_row_22_only_parameters_inside_the_guard_are_low():
-    """Row 22: guard around Conv and BatchNormalization: their weight and bias fp16, the later Gemm's fp32."""
+def test_only_parameters_inside_the_guard_are_low():
+    """Guard around Conv and BatchNormalization: their weight and bias fp16, the later Gemm's fp32."""
     net = trainer(optimizer.Adam(multi_precision=True), guard="^(conv1|norm)$", use_pure_fp16=True)
     state = net.state()
     assert {n: state[n].dtype.name for n in ("w1", "b1", "w2", "b2", "w3", "b3")} == {
@@ -105,8 +105,8 @@ def test_row_22_only_parameters_inside_the_guard_are_low():
     assert set(net.optimizer.master_weights) == {"w1", "b1"}
 
 
-def test_row_23_a_blacklisted_pool_stays_fp32_in_pure_mode():
-    """Row 23: a pool in the custom black list, in its Paddle name."""
+def test_a_blacklisted_pool_stays_fp32_in_pure_mode():
+    """A pool in the custom black list, in its Paddle name."""
     net = trainer(
         optimizer.Adam(multi_precision=True), amp_lists=lists(custom_black_list=["pool2d"]), use_pure_fp16=True
     )
@@ -127,14 +127,14 @@ PROMOTED_WEIGHTS = {
 }
 LEVELS = {
     # name: (decorate's keywords, forward nodes that are low, parameters that are low)
-    "rows 24 and 25: OD": ({"level": "OD"}, {"conv", "matmul"}, set()),
-    "row 26: O1 with promotion": ({"level": "O1", "use_promote": True}, {"conv", "matmul"}, set()),
-    "row 27: O2 with promotion": (
+    "OD": ({"level": "OD"}, {"conv", "matmul"}, set()),
+    "O1 with promotion": ({"level": "O1", "use_promote": True}, {"conv", "matmul"}, set()),
+    "O2 with promotion": (
         {"level": "O2", "use_promote": True},
         {"conv", "bias", "matmul", "bias2", "softmax", "mean"},
         {"wc", "bc", "wm", "bm"},
     ),
-    "row 28: O2 without": (
+    "O2 without": (
         {"level": "O2"},
         {"conv", "bias", "relu", "matmul", "bias2", "softmax", "mean"},
         {"wc", "bc", "wm", "bm"},
@@ -143,8 +143,8 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_rows_24_to_28_what_is_low_and_what_is_updated_with_masters(name):
-    """Rows 24 to 28 and 30: counts of low nodes, AdamW's among them (a low update has a master); the cast holds."""
+def test_what_is_low_and_what_is_updated_with_masters(name):
+    """Counts of low nodes, AdamW's among them (a low update has a master); the cast holds."""
     keywords, low, parameters = LEVELS[name]
     main, startup = text_nets.loaded(PROMOTED, PROMOTED_WEIGHTS)
     with static.program_guard(main, startup):
@@ -163,14 +163,14 @@ EMBEDDING = """(int64[n] x) => (float[n,4] y) {
 EMBEDDING_WEIGHTS = {"table": array(10, 4, scale=0.3), "w": array(4, 4, scale=0.3), "b": array(4, scale=0.1)}
 EMBEDDED = {
     # name: (level, type of what is looked up, parameters that are low)
-    "row 31: O1": ("O1", "FLOAT", set()),
-    "row 32: O2": ("O2", "BFLOAT16", {"table", "w", "b"}),
+    "O1": ("O1", "FLOAT", set()),
+    "O2": ("O2", "BFLOAT16", {"table", "w", "b"}),
 }
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_rows_31_and_32_an_embedding_in_bfloat16(name):
-    """Rows 31 and 32: MatMul, Add and what follows low; updates with masters at O2 only, the table's among them.
+def test_an_embedding_in_bfloat16(name):
+    """MatMul, Add and what follows low; updates with masters at O2 only, the table's among them.
 
     Paddle looks rows of the low table up in fp32; here they stay low, which gives the same numbers with less copying.
     """
@@ -184,8 +184,8 @@ def test_rows_31_and_32_an_embedding_in_bfloat16(name):
     assert found[-1] < found[0]
 
 
-def test_row_33_levels_agree_in_bfloat16_where_all_is_additions():
-    """Row 33: O1 and O2 give identical bfloat16 losses on a model of additions, over two steps."""
+def test_levels_agree_in_bfloat16_where_all_is_additions():
+    """O1 and O2 give identical bfloat16 losses on a model of additions, over two steps."""
     text = "(float[n,4] x) => (float y) { [a] a = Add (x, v) [b] b = Add (a, u) [m] y = ReduceMean <keepdims = 0> (b) }"
     weights = {"v": array(4, seed=1), "u": array(4, seed=2)}
     found = {}
@@ -221,7 +221,7 @@ GUARD_COUNTS = {
 
 @pytest.mark.parametrize("name", GUARD_COUNTS)
 def test_the_guard_counts_at_o2_alone(name):
-    """Section 1.4: at the other levels of training the lists alone decide."""
+    """At the other levels of training the lists alone decide."""
     decorated, low = GUARD_COUNTS[name]
     net = trainer(optimizer.SGD(0.01), guard="^conv1$", **decorated)
     assert {node for node in ("conv1", "conv2", "gemm") if text_nets.kind(net, node) != "FLOAT"} == low
@@ -229,8 +229,8 @@ def test_the_guard_counts_at_o2_alone(name):
 
 @pytest.mark.parametrize("name", REGIONS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_row_34_regions_and_lists_give_what_fp32_gives(name, dtype):
-    """Row 34: guard, lists and black names, each within rtol 1e-2 (bfloat16: 3e-2) of the plain result."""
+def test_regions_and_lists_give_what_fp32_gives(name, dtype):
+    """Guard, lists and black names, each within rtol 1e-2 (bfloat16: 3e-2) of the plain result."""
     guard, given, low = REGIONS[name]
     (expected,) = losses(trainer(optimizer.SGD(0.01)), image_batches(1))
     options = {"level": "O2", "dtype": dtype, "use_amp_guard": guard is not None}
@@ -248,8 +248,8 @@ TIED = """(int64[n] x) => (float[n,10] y) {
 }"""
 
 
-def test_row_35_one_reader_that_wants_fp32_keeps_a_tied_table_in_fp32():
-    """Section 1.4: one reader that demands fp32 keeps a shared parameter fp32, and nothing conflicts."""
+def test_one_reader_that_wants_fp32_keeps_a_tied_table_in_fp32():
+    """One reader that demands fp32 keeps a shared parameter fp32, and nothing conflicts."""
     black = lists(custom_black_list=["Gather"])
     made = trainer(
         optimizer.AdamW(0.01), TIED, {"table": array(10, 4, scale=0.5)}, amp_lists=black, level="O2", target=[None, 10]
@@ -259,8 +259,8 @@ def test_row_35_one_reader_that_wants_fp32_keeps_a_tied_table_in_fp32():
     assert np.isfinite(losses(made, [{"x": np.array([1, 2]), "target": array(2, 10)}])).all()
 
 
-def test_row_35_a_tied_embedding_trains_at_o2():
-    """Row 35: one table read by the embedding and by the last product, O2."""
+def test_a_tied_embedding_trains_at_o2():
+    """One table read by the embedding and by the last product, O2."""
     net = trainer(optimizer.AdamW(0.01), TIED, {"table": array(10, 4, scale=0.5)}, level="O2", target=[None, 10])
     assert (text_nets.kind(net, "g"), text_nets.kind(net, "m")) == ("FLOAT16", "FLOAT16")
     assert net.scope["table"].dtype == np.float16

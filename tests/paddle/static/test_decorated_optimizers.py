@@ -1,18 +1,13 @@
-"""Decorated optimizers at their edges: numbers no scale can live by, a scale of nothing, optimizers used twice.
-
-And a source whose invalid node is found before its types are checked.
-"""
+"""Decorated optimizers at their edges: numbers no scale can live by, a scale of nothing, optimizers used twice."""
 
 import logging
 import re
 
 import numpy as np
-import onnx.parser
 import pytest
 
-import amp_transpiler as amp
 from amp_transpiler import optimizer, static
-from amp_transpiler.errors import InputError, ModelError, OptionError
+from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.paddle.training_log import TrainingLog
 from tests.paddle import nets
 
@@ -161,17 +156,3 @@ def test_a_scale_set_before_the_startup_program_is_refused(scaler):
     net.start()
     net.optimizer.load_state_dict({**state, "scale": 32.0}, net.scope)
     assert net.optimizer.state_dict(net.scope)["scale"] == 32.0
-
-
-# ---- invalid sources ----
-
-
-@pytest.mark.parametrize("convert", [amp.transpile, amp.autocast, amp.convert_model])
-def test_an_invalid_node_beside_an_unknown_operator_is_named(convert):
-    """ONNX is asked for the unknown operator's type, and refuses the other node."""
-    text = """<ir_version: 10, opset_import: ["": 21, "my": 1]>
-    g (float[4] x, int64[1] k) => (float[m] z) { [broken] y, i = TopK (x, k) o = my.Unknown (y) z = Relu (o) }"""
-    model = onnx.parser.parse_model(text)
-    model.graph.node[0].output[1] = ""
-    with pytest.raises(ModelError, match=r"invalid as it is.*TopK.*broken.*Output 1"):
-        convert(model)
