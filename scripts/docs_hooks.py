@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ROOT_PAGES = {name: name.lower() for name in ("NEWS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
+ROOT_PAGES = {name: name.lower() for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
 """File in the root -> its page on the site."""
 _INSTEAD = {**ROOT_PAGES, "README.md": "index.md"}
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s#]+)(?P<anchor>#[^()\s]*)?\)")

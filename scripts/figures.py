@@ -30,7 +30,9 @@ from collections.abc import Iterator, Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "figures.toml"
 PAGES = ("README.md", "docs/*.md", "docs/benchmarks/*.md", "docs/evidence/*.md")
-_TABLES_OF_TESTS = ("docs/evidence/robustness.md", "docs/evidence/statements.md")  # their numbers are no measurements
+_TABLES_OF_TESTS = tuple(  # their numbers are no measurements
+    f"docs/evidence/{name}.md" for name in ("behaviours", "paddle_behaviours", "robustness", "statements")
+)
 CHEAP = 300  # seconds
 
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
@@ -220,7 +222,7 @@ def run(command: Command, corpus: pathlib.Path) -> str:
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     with tempfile.TemporaryDirectory(prefix="figures-") as out:
         env = {**os.environ, "PATH": path, "OUT": out, "CORPUS": str(corpus.resolve()), "COLUMNS": "120"}
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "lab")])
         words = ["bash", "-euo", "pipefail", "-c", command.run]
         done = subprocess.run(words, cwd=ROOT, env=env, check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode:

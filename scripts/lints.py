@@ -3,13 +3,13 @@
 
     python scripts/lints.py MODEL.onnx                                    # a model, its inputs made of zeros
     python scripts/lints.py MODEL.onnx --dim batch=8 --inputs INPUTS.npz
-    python scripts/lints.py transformer --level O2 --dtype bfloat16       # a training step of scripts/programs/sizes.py
+    python scripts/lints.py transformer --level O2 --dtype bfloat16       # a training step of lab/programs/sizes.py
     python scripts/lints.py resnet50 --size shallow                       # with two blocks in a stage, or "small"
     python scripts/lints.py --list                                        # the lints: what they forbid, and why
     python scripts/lints.py MODEL.onnx --json                             # one JSON object: lint -> findings
 
 Runs the model in a `Session`, or the step in an `Executor`, on ONNX Runtime's CUDA provider over stand-ins for CUDA's
-libraries (`scripts/launches.py` says what they need and what they cannot tell), and reads the first run, the third run
+libraries (`lab/launches.py` says what they need and what they cannot tell), and reads the first run, the third run
 and the graphs that ONNX Runtime made. Each lint is a row of `LINTS`. Its prices were measured on an H100.
 
 The exit status is 1 if there is a finding (0 with --json), 2 if a file or network does not exist or cannot be run, 3 if
@@ -31,6 +31,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "lab"))  # the stand-ins, and the networks by name
 
 from amp_transpiler.errors import AmpError
 from launches_libraries import under_stand_ins
@@ -279,7 +281,8 @@ def main() -> int:
         parser.error(f"{options.what} is no file, and no network: these are {', '.join(NETWORKS)}")
     if not under_stand_ins():
         here = pathlib.Path(__file__).resolve()
-        command = [sys.executable, str(here.with_name("launches.py")), "run", str(here), *sys.argv[1:]]
+        launches = here.parents[1] / "lab" / "launches.py"
+        command = [sys.executable, str(launches), "run", str(here), *sys.argv[1:]]
         os.execv(sys.executable, command)  # noqa: S606  no shell is wanted: the arguments are the user's
     try:
         ran = _run(options)

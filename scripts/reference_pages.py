@@ -112,7 +112,7 @@ _SYSTEMS = (
     ),
     (
         "Paddle",
-        "[Paddle's behaviours](../paddle_behaviours.md) say what each level does with these lists.",
+        "[Paddle's behaviours](../evidence/paddle_behaviours.md) say what each level does with these lists.",
         "paddle",
         {
             "white": "lower precision",

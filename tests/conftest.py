@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--corpus",
         metavar="FOLDER",
         type=lambda text: pathlib.Path(text).resolve(),  # tests change the working folder
-        help="folder of real models, made by scripts/fetch_corpus.py and scripts/export_corpus.py",
+        help="folder of real models, made by lab/fetch_corpus.py and lab/export_corpus.py",
     )
     parser.addoption(
         "--record",
@@ -69,7 +69,7 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
     """The corpus folder; tests that ask for it are skipped without one."""
     folder = request.config.getoption("--corpus")
     if folder is None:
-        pytest.skip("no corpus: make one with scripts/fetch_corpus.py FOLDER, then give --corpus FOLDER")
+        pytest.skip("no corpus: make one with lab/fetch_corpus.py FOLDER, then give --corpus FOLDER")
     if not folder.is_dir():
         pytest.skip(f"no corpus: {folder} is no folder")
     return folder
@@ -135,7 +135,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def _no_real_device() -> str | None:
     """Why nothing can be computed on a device of this host; None if it can."""
     if MARK in os.environ:
-        return "the device is a pretended one (scripts/launches.py): nothing computes there"
+        return "the device is a pretended one (lab/launches.py): nothing computes there"
     return cuda.cuda_problem(0)
 
 

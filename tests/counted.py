@@ -1,4 +1,4 @@
-"""Counts of launches on stand-ins for CUDA's libraries (`scripts/launches.py`), for tests that ask for `counted`."""
+"""Counts of launches on stand-ins for CUDA's libraries (`lab/launches.py`), for tests that ask for `counted`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "scripts" / "launches.py"
+SCRIPT = ROOT / "lab" / "launches.py"
 CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, binutils or the CUDA provider
 
 
@@ -39,7 +39,7 @@ class Counted:
 
     @staticmethod
     def _start(*arguments: str) -> Any:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(ROOT), str(ROOT / "lab"), os.environ.get("PYTHONPATH", "")])
         # What lies in the user's cache must not change a count, nor a test what lies there.
         environment = {"AMP_TRANSPILER_CACHE": "0", **os.environ, "PYTHONPATH": path}
         environment.pop(PLACE_VARIABLE, None)  # the programs are to run on the device of the stand-ins

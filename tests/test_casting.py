@@ -130,7 +130,7 @@ def test_inputs_and_outputs_keep_their_types():
 
 
 def test_the_names_returned_are_those_of_low_constants_and_no_others():
-    """amp_semantics 1.4: protected parameters are not in the set."""
+    """Protected parameters are not in the set."""
     program = parse(
         """(float[2,4] x) => (float[2,4] y) {
             k = Constant <value_float = 0.5> () a = MatMul (x, w) b = Mul (a, k) c = Pow (b, p) y = MatMul (c, huge)
@@ -172,7 +172,7 @@ WARNED = {
 
 @pytest.mark.parametrize("name", WARNED)
 def test_parameters_that_cannot_be_converted_are_warned_of(name, caplog):
-    """amp_semantics 1.4: a name missing in the scope is a warning only."""
+    """A name missing in the scope is a warning only."""
     names, message = WARNED[name]
     with caplog.at_level(logging.WARNING):
         amp.cast_parameters_to_fp16(amp.CPUPlace(), amp.load(network()), to_fp16_var_names=names)
@@ -207,7 +207,7 @@ GUARDS = {
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_the_guard(name):
-    """amp_semantics 6, 22: what is outside every guard stays float32, its parameters too."""
+    """What is outside every guard stays float32, its parameters too."""
     use, expected = GUARDS[name]
     program = network()
     amp.mark_region(program, "fp16_guard", nodes="^v1$")

@@ -143,7 +143,7 @@ def test_the_record_of_a_run_has_every_skip_and_its_reason(tmp_path, workers):
     (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "--record", "fast.jsonl"]
     # Where the conftest finds what it imports.
-    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
     child = subprocess.run([*command, *workers], cwd=tmp_path, capture_output=True, text=True, check=False, env=scripts)
     assert child.returncode == 1, child.stdout + child.stderr
     run = skipped.read(tmp_path / "fast.jsonl")
@@ -174,7 +174,7 @@ def test_every_function_runs_with_fewer_cases(tmp_path, every, ran):
     (tmp_path / "test_some.py").write_text(CASES)
     (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "--record", "fast.jsonl"]
-    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
     child = subprocess.run([*command, *every], cwd=tmp_path, capture_output=True, text=True, check=True, env=scripts)
     found = skipped.read(tmp_path / "fast.jsonl").ran
     names = {name.partition("[")[0] for name in found}

@@ -51,8 +51,8 @@ EXEMPT = {
     "./scripts/test": "it runs these tests",
     "./scripts/test --fast": "it runs these tests",
     "./scripts/test --pretend-device": "it runs these tests",
-    "python scripts/kernel_dump.py dumps 1.17.1 1.18.1 ... 1.31.1 1.32.0": "it downloads 3 GB",
-    "python scripts/kernel_tables.py dumps": "it reads what the command before it downloads",
+    "python lab/kernel_dump.py dumps 1.17.1 1.18.1 ... 1.31.1 1.32.0": "it downloads 3 GB",
+    "python lab/kernel_tables.py dumps": "it reads what the command before it downloads",
     **page_files.COMMANDS,
 }
 SLOW = {"./scripts/demo"}  # run by a slow test
@@ -333,15 +333,17 @@ def test_the_demo_runs(tmp_path):
 
 # ---- commands in the text, and those of the scripts' own help ----
 
+PROGRAMS = ("scripts/", "examples/", "lab/")
 _REST = r" [^`\n]*"
-_WORDS = rf"(?:python3? )?(?:\./)?scripts/[\w.]+(?:{_REST})?|(?:python -m pytest|pip install|amp-transpile){_REST}"
+_OURS = rf"(?:python3? )?(?:\./)?(?:{'|'.join(PROGRAMS)})[\w.]+(?:{_REST})?"
+_WORDS = rf"{_OURS}|(?:python -m pytest|pip install|amp-transpile){_REST}"
 
 
 def commands_in_text() -> Iterator[tuple[str, str]]:
     for page, path in PAGES.items():
         for found in re.finditer(rf"`({_WORDS})`", path.read_text(encoding="utf-8")):
             yield page, found[1]
-    for script in sorted((ROOT / "scripts").glob("*.py")):
+    for script in sorted(path for folder in PROGRAMS for path in (ROOT / folder).glob("*.py")):
         for found in re.finditer(rf"^    ({_WORDS})$", script.read_text(encoding="utf-8"), re.MULTILINE):
             yield script.relative_to(ROOT).as_posix(), re.sub(r"\s+#.*", "", found[1])
 
@@ -355,7 +357,7 @@ def test_what_the_commands_in_texts_name_is_there():
 
 def check_script(command: str) -> None:
     """Assert that the script of a command exists and knows its options, and that extras and pytest's options exist."""
-    name = next((word for word in command.split() if word.removeprefix("./").startswith("scripts/")), None)
+    name = next((word for word in command.split() if word.removeprefix("./").startswith(PROGRAMS)), None)
     options = re.findall(r"(?<![\w-])(--[a-z][\w-]*)", command)
     if name is not None:
         path = ROOT / name.removeprefix("./")
@@ -380,9 +382,9 @@ def check_script(command: str) -> None:
 def with_helpers(script: pathlib.Path) -> str:
     """Return the text of a script, of the scripts that it starts, and of the helpers beside it that it imports."""
     source = script.read_text(encoding="utf-8")
-    started = [] if script.suffix else [ROOT / name for name in re.findall(r"scripts/\w+\.py", source)]
+    started = [] if script.suffix else [ROOT / name for name in re.findall(r"(?:scripts|lab)/\w+\.py", source)]
     for name in re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE):
-        started += [*(ROOT / "scripts" / name).glob("*.py")]
+        started += [*(script.parent / name).glob("*.py")]
     return "\n".join([source, *(path.read_text(encoding="utf-8") for path in started)])
 
 

@@ -1,6 +1,7 @@
 """The pages of `docs/`: what they cite is there. tests/test_code_blocks.py runs their examples."""
 
 import functools
+import itertools
 import pathlib
 import re
 
@@ -14,7 +15,7 @@ import reference_pages
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BEHAVIOURS = {"paddle_behaviours.md": range(1, 53), "behaviours.md": range(53, 86)}
+BEHAVIOURS = {"evidence/paddle_behaviours.md": range(1, 53), "evidence/behaviours.md": range(53, 86)}
 
 
 def rows(page):
@@ -52,26 +53,14 @@ def test_what_a_row_cites_is_there(page):
 
 
 @pytest.mark.parametrize("page", BEHAVIOURS)
-def test_the_files_of_a_row_name_it(page):
-    """Where a row cites a file without a test, the reader looks for the row's number there."""
-    unnamed = []
+def test_a_row_names_a_test_of_every_file_of_tests_that_it_cites(page):
+    alone = []
     for numbers, cell in rows(page):
-        files, tests = cited(cell)
-        sources = [source_of(name) for name in files if name.startswith(("paddle/", "precision/", "systems/"))]
-        if sources and not tests:
-            unnamed += sorted(set(numbers) - set().union(*map(named_rows, sources)))
-    assert unnamed == []
-
-
-def named_rows(source):
-    """The rows whose numbers stand behind "row" or "rows" in a test file."""
-    found = set()
-    for numbers in re.findall(
-        r"(?i)\brows?[ _]((?:\d+(?:, | and | to |-|,|_and_|_to_)?)+)|_rows?_((?:\d+(?:_and_|_to_)?)+)", source
-    ):
-        for first, last in re.findall(r"(\d+)(?:(?:-|_to_| to )(\d+))?", "".join(numbers)):
-            found |= set(range(int(first), int(last or first) + 1))
-    return found
+        names = [name for name in re.findall(r"`([^`]+)`", cell) if re.search(r"\.py$|^test_\w+$", name)]
+        for name, follower in itertools.pairwise([*names, ""]):
+            if (ROOT / "tests" / name).is_file() and not re.fullmatch(r"test_\w+", follower):
+                alone.append((numbers, name))
+    assert alone == []
 
 
 def source_of(name):
@@ -95,7 +84,7 @@ def misplaced(text):
 def test_a_citation_of_the_wrong_file_is_found():
     here = "`test_docs.py`: `test_a_citation_of_the_wrong_file_is_found`"
     assert misplaced(here) == []
-    assert misplaced(f"{here}, `test_golden.py`: `test_a_citation_of_the_wrong_file_is_found`") != []
+    assert misplaced(f"{here}, `lab/test_golden.py`: `test_a_citation_of_the_wrong_file_is_found`") != []
     assert misplaced("`nothing.py`") == ["nothing.py"]
 
 
@@ -117,10 +106,10 @@ def test_relative_links_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.name)
 def test_files_that_a_page_names_exist(path):
-    """A path begins at the root, or in the package, the tests or the scripts."""
+    """A path begins at the root, or in the package, the tests, the scripts or the lab."""
     text = BLOCK.sub("", path.read_text(encoding="utf-8"))
     names = re.findall(r"`((?:\w+/)+(?:[\w-]+\.(?:py|md|txt|json|toml))?)`", text)
-    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "docs"))]
+    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "lab", "docs"))]
     elsewhere = {
         "python/raf/amp/type_hints.py",
         "systems/NAME/rules.py",
@@ -129,11 +118,12 @@ def test_files_that_a_page_names_exist(path):
     assert [n for n in names if n not in elsewhere and not any((home / n).exists() for home in homes)] == []
 
 
-SOURCES = [path for folder in ("amp_transpiler", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
+PROGRAMS = ("scripts", "examples", "lab")
+SOURCES = [path for folder in ("amp_transpiler", *PROGRAMS) for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def test_files_that_a_docstring_names_exist():
-    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "docs"))]
+    homes = [ROOT, *(ROOT / folder for folder in ("amp_transpiler", "tests", "scripts", "lab", "docs"))]
     missing = []
     for path in SOURCES:
         for name in re.findall(r"`((?:\w+/)+\w+\.(?:py|md|txt|json|toml))`", path.read_text(encoding="utf-8")):
@@ -168,6 +158,26 @@ def test_every_page_has_one_place_in_the_navigation():
     assert sorted(NAVIGATION) == sorted(
         [*(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")), *of_the_root]
     )
+
+
+def listed(page):
+    """The files and folders that the first cells of a page's tables name."""
+    rows = [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    return {name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+
+
+@pytest.mark.parametrize(
+    ("page", "folder", "prefix"),
+    [
+        ("docs/scripts.md", "scripts", "scripts/"),
+        ("docs/scripts.md", "examples", "examples/"),
+        ("lab/README.md", "lab", ""),
+    ],
+)
+def test_every_program_has_a_row(page, folder, prefix):
+    there = {prefix + path.name for path in (ROOT / folder).iterdir() if path.name not in {"__pycache__", "README.md"}}
+    named = {name for name in listed(page) if name.startswith(prefix)} - {folder}
+    assert named == there
 
 
 def test_the_readme_leads_to_the_pages():

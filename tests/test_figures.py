@@ -77,7 +77,7 @@ def test_every_command_has_a_date_a_commit_a_cost_and_files_that_are_there():
         assert command.date.year >= 2026
         assert re.fullmatch("[0-9a-f]{7}", command.commit)
         assert command.seconds > 0
-        for name in re.findall(r"(?:scripts|tests|models)/[\w./]+", command.run):
+        for name in re.findall(r"(?:scripts|lab|examples|tests|models)/[\w./]+", command.run):
             assert (pathlib.Path(figures.__file__).parents[1] / name).exists() or "fp16" in name, name
 
 

@@ -136,7 +136,7 @@ def test_a_test_of_training_is_skipped_where_training_is_refused(needed, outcome
     found += f"wheels.OLDEST_ONNX_FOR_TRAINING = {needed!r}\n"
     (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text() + found)
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "-rs"]
-    path = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    path = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
     child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=path)
     assert outcome in child.stdout, child.stdout + child.stderr
     assert ("training needs" in child.stdout) == (needed == "99.0")

@@ -21,7 +21,11 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 UNKNOWN = "0.0.0.dev0"
 LEGAL = ("LICENSE", "NOTICE")
-TAKEN = ("amp_transpiler/targets/data/releases.json", "amp_transpiler/ops/operators.txt", "scripts/paddle_pure_fp16.py")
+TAKEN = (
+    "amp_transpiler/targets/data/releases.json",
+    "amp_transpiler/ops/operators.txt",
+    "examples/paddle_pure_fp16.py",
+)
 
 
 def build(source, kind, into):
@@ -131,8 +135,15 @@ def test_the_wheel_converts_a_model_by_itself(wheel, metadata, tmp_path):
     assert told.stdout.strip() == metadata["Version"]
 
 
-def test_the_source_distribution_has_tests_scripts_documents_and_news(source):
-    for name in ("NEWS.md", "CHANGELOG.md", "README.md", "docs/architecture.md", "models/bert_1layer.onnx"):
+def test_the_source_distribution_has_tests_scripts_and_documents(source):
+    for name in (
+        "CHANGELOG.md",
+        "README.md",
+        "lab/README.md",
+        "examples/train.py",
+        "docs/architecture.md",
+        "models/bert_1layer.onnx",
+    ):
         assert (source / name).read_bytes() == (ROOT / name).read_bytes()
     for name in ("scripts/setup", "scripts/test", "scripts/oldest.txt", "tests/test_package.py", "pyproject.toml"):
         assert (source / name).is_file()

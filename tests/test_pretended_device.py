@@ -47,7 +47,7 @@ def test_tests_about_devices_hold_with_a_pretended_one(counted):
     counted.program("print(1)")  # skips where no device can be pretended
     program = pathlib.Path(pytest.__file__).with_name("__main__.py")
     options = ["-m", "not slow", "-q", "-ra", "-p", "no:cacheprovider"]
-    command = [sys.executable, "scripts/launches.py", "run", program, *ABOUT_DEVICES, *options]
+    command = [sys.executable, "lab/launches.py", "run", program, *ABOUT_DEVICES, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
     assert "the device is a pretended one" in done.stdout  # the reason of the tests that need a real one

@@ -190,7 +190,7 @@ def test_every_module_exports_what_it_says(name):
 
 
 def test_importing_the_package_costs_nothing():
-    """style T13: onnx_ir takes a third of a second to import, ONNX Runtime more: they come when they are needed."""
+    """onnx_ir takes a third of a second to import, ONNX Runtime more: they come when they are needed."""
     heavy = "{'onnx', 'onnx_ir', 'onnxruntime', 'numpy'}"
     code = f"import sys, amp_transpiler; print(sorted({heavy} & {{name.split('.')[0] for name in sys.modules}}))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -89,12 +89,34 @@ def test_every_input_of_the_action_is_read():
         assert f"${{{{ inputs.{name} }}}}" in ACTION
 
 
+# ---- the workflow ----
+
+
+def test_the_workflow_calls_the_checks_with_pythons_that_the_package_takes():
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    commands = re.findall(r"- run: (.*)", workflow)
+    assert commands == [".ci/run --fast", ".ci/run"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    pythons = re.findall(r'"(3\.\d+)"', workflow)
+    assert len(pythons) >= 3
+    assert all(python in SpecifierSet(PROJECT["requires-python"]) for python in pythons)
+    assert {name.partition("@")[0] for name in re.findall(r"uses: (.*)", workflow)} == {
+        "actions/checkout",
+        "actions/setup-python",
+    }
+
+
 # ---- the release ----
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "schema"), [("action.yml", "github-actions"), ("CITATION.cff", "citation-file-format")]
+    ("file", "schema"),
+    [
+        ("action.yml", "github-actions"),
+        (".github/workflows/ci.yml", "github-workflows"),
+        ("CITATION.cff", "citation-file-format"),
+    ],
 )
 def test_a_file_follows_its_schema(file, schema):
     if importlib.util.find_spec("check_jsonschema") is None:

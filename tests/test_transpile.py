@@ -132,7 +132,7 @@ def test_saving_a_loaded_program_over_its_source_is_refused(source):
         amp.save(amp.load(source), source)
 
 
-# ---- external data: onnx_tools 1.1, complaints 12 and 13, style T2 and T8 ----
+# ---- external data ----
 
 
 def big_network():
@@ -185,7 +185,7 @@ LIMITS = {"fits": (WEIGHTS, False), "does not fit": (WEIGHTS - 1, True)}
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_weights_beyond_protobuf_s_limit_go_outside_by_themselves(tmp_path, monkeypatch, name):
-    """style T2: an inline file beyond 2 GB is written without an error and can be read by nobody."""
+    """An inline file beyond 2 GB is written without an error and can be read by nobody."""
     limit, external = LIMITS[name]
     assert 1.8e9 < saving._INLINE_LIMIT < 2.1e9
     monkeypatch.setattr(saving, "_INLINE_LIMIT", limit)
@@ -195,7 +195,7 @@ def test_weights_beyond_protobuf_s_limit_go_outside_by_themselves(tmp_path, monk
 
 
 def test_weights_are_converted_when_they_are_read_and_never_lie():
-    """style T8: a lazy tensor is believed; declared type and shape must be those of its values, each time."""
+    """A lazy tensor is believed; declared type and shape must be those of its values, each time."""
     program = amp.transpile(big_network(), level="O2", verify=False).program
     for name in ("w", "v"):
         tensor = program.model.graph.initializers[name].const_value
@@ -221,7 +221,7 @@ def test_reading_a_weight_leaves_its_file_unmapped(tmp_path):
 
 
 def test_metadata_and_regions_survive_conversion_saving_and_loading(tmp_path):
-    """style T4: version conversion and careless rewriting drop them."""
+    """Version conversion and careless rewriting drop them."""
     model = network()
     model.metadata_props.add(key="author", value="somebody")
     model.graph.node[0].metadata_props.add(key="origin", value="layer 1")
@@ -240,7 +240,7 @@ def test_metadata_and_regions_survive_conversion_saving_and_loading(tmp_path):
 
 
 def test_regions_survive_a_raised_opset():
-    """style T4: onnx.version_converter drops the metadata of nodes."""
+    """onnx.version_converter drops the metadata of nodes."""
     model = parse(
         "(float[1,2,4,4] x) => (float[1,2,4,4] y) { [a] h = Conv (x, w) [b] r = Relu (h) [c] y = Conv (r, w) }",
         w=array(2, 2, 1, 1),
@@ -314,7 +314,7 @@ def test_types_of_inputs_and_outputs(name, level):
     support.assert_close(support.run(network(), FEEDS), support.run_emulated(report.program, feeds), 0.02)
 
 
-# ---- idempotence and determinism: onnx_tools 5, "gaps" 10 ----
+# ---- idempotence and determinism ----
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -346,7 +346,7 @@ LADDER = """(float[2,4] x) => (float[2,4] y) {
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "auto"])
 @pytest.mark.parametrize("promote", [False, True])
 def test_the_order_of_independent_nodes_makes_no_difference(level, promote):
-    """amp_semantics, resolution 4: decisions and results are the same however the file lists its nodes."""
+    """Decisions and results are the same however the file lists its nodes."""
     model = parse(LADDER, opset=20, w=W, v=array(4, 4, seed=2))
     expected = amp.transpile(model, level=level, use_promote=promote, verify=False, prefer="size")
     reference = support.run_emulated(expected.program, X)
@@ -435,7 +435,7 @@ def test_the_report_says_what_was_done():
 
 
 def test_level_o0_changes_nothing():
-    """amp_semantics 6, 84: mp0 is identical."""
+    """mp0 is identical."""
     report = amp.transpile(network(), level="O0", inputs=FEEDS)
     assert report.low_nodes == report.casts == 0
     np.testing.assert_array_equal(support.run(report.program, FEEDS)["z"], support.run(network(), FEEDS)["z"])
@@ -443,7 +443,7 @@ def test_level_o0_changes_nothing():
 
 
 def test_several_samples_are_all_compared():
-    """onnx_tools 1.2, complaint 15: one sample is not enough: the second one overflows."""
+    """One sample is not enough: the second one overflows."""
     model = chain("MatMul ({}, w)", "Mul ({}, k)", w=W, k=np.float32(1000))
     amp.transpile(model, level="O2", inputs=[X])
     with pytest.raises(CheckFailed, match="non-finite"):

@@ -1,4 +1,4 @@
-"""Every trap that the studies of today's converters and of onnx-ir name: valid, and right under emulation.
+"""Every trap of `trap_cases.py`: its model converts to a valid one, right under emulation.
 
 The table of graphs is in `trap_cases.py`; what takes more than a graph and its inputs to show is here. The traps of
 files are in `test_transpile.py`.
@@ -60,7 +60,7 @@ def test_operators_are_low_where_they_can_be_and_nowhere_else(name):
     assert not {(op, "float16") for op in trap.high} & precision
 
 
-# ---- shared initializers: onnx_tools 1.1, 1.3, complaint 3 ----
+# ---- shared initializers ----
 
 LOSSY = np.array([[1.0001, 2.0003], [3.0007, -1.0009]], np.float32)  # every element changes when rounded
 XX = {"x": array(2, 2)}
@@ -118,7 +118,7 @@ def test_a_weight_shared_with_a_body_is_exact_there():
         np.testing.assert_array_equal(support.constant(report.program, "w"), LOSSY)
 
 
-# ---- constants: onnx_tools 1.1, 1.3, 1.4 ----
+# ---- constants ----
 
 SCALARS = {
     # value: what it becomes where it may round
@@ -145,9 +145,9 @@ def test_a_scalar_is_rounded_and_neither_overflows_nor_vanishes(name):
 @pytest.mark.parametrize(
     ("dtype", "scale", "precision"),
     [
-        ("float16", 1e4, "low"),  # onnx_tools 1.1: clamped at 1e4
+        ("float16", 1e4, "low"),  # clamped at 1e4
         ("float16", 1e6, "high"),
-        ("bfloat16", 1e6, "low"),  # onnx_tools 1.4: float16's thresholds applied to bfloat16
+        ("bfloat16", 1e6, "low"),  # float16's thresholds applied to bfloat16
         ("bfloat16", 1e-30, "low"),
         ("float16", 1e-9, "high"),
         ("float16", 1e-3, "low"),
@@ -160,7 +160,7 @@ def test_a_weight_out_of_range_keeps_its_reader_float32(dtype, scale, precision)
 
 @pytest.mark.parametrize(("ir_version", "overridable"), [(3, False), (4, True), (8, True)])
 def test_an_initializer_that_is_an_input_can_still_be_overridden(ir_version, overridable):
-    """onnx_tools 1.4: from IR 4 on, listing an initializer as an input says that callers may replace it."""
+    """From IR 4 on, listing an initializer as an input says that callers may replace it."""
     model = parse(
         "(float[2,4] x, float[4,4] w) => (float[2,4] y) { h = MatMul (x, w) y = Relu (h) }",
         opset=8,
@@ -179,12 +179,11 @@ def test_an_initializer_that_is_an_input_can_still_be_overridden(ir_version, ove
 
 
 def test_an_initializer_that_is_an_output_stays_exact():
-    """onnx_tools 1.3 and 1.4."""
-    report = support.convert(TRAPS["onnx_tools 1.3: initializer that is an output, too"].model, X)
+    report = support.convert(TRAPS["initializer that is an output, too"].model, X)
     np.testing.assert_array_equal(support.run_emulated(report.program, X)["w"], W)
 
 
-# ---- casts: onnx_tools 1.1, 1.3, complaints 8 and 16 ----
+# ---- casts ----
 
 CASTS = {
     # name: (level, body, casts of the result)
@@ -203,13 +202,13 @@ CASTS = {
         "h = MatMul (x, w) y = PRelu (h, h)",
         {("x", "FLOAT16"), ("h", "FLOAT")},
     ),
-    "amp_semantics 6, 60: one tensor in both directions": (
+    "one tensor in both directions": (
         "O1",
         """h = MatMul (x, w) e = Exp (h) a = MatMul (e, w) b = MatMul (e, w) c = Tan (e) d = Add (a, b) g = Exp (d)
             y = Add (g, c)""",
         {("x", "FLOAT16"), ("h", "FLOAT"), ("e", "FLOAT16"), ("d", "FLOAT")},
     ),
-    "complaint 16: a chain of low operators has casts at its ends alone": (
+    "a chain of low operators has casts at its ends alone": (
         "O2",
         "a = MatMul (x, w) b = Relu (a) c = MatMul (b, w) d = Transpose (c) e = Transpose (d) y = MatMul (e, w)",
         {("x", "FLOAT16"), ("y__amp_before_fp32", "FLOAT")},
@@ -228,7 +227,7 @@ def test_one_cast_per_tensor_and_direction(name):
 
 
 def test_a_captured_value_is_cast_once_for_all_bodies():
-    """onnx_tools 1.1 and 1.3: casts of captured values."""
+    """Casts of captured values."""
     model = parse(
         """(float[2,4] x, bool c) => (float[2,4] y, float[2,4] z) {
             y = If (c) <then_branch = t () => (float[2,4] p) { p = MatMul (x, w) },
@@ -246,8 +245,8 @@ def test_a_captured_value_is_cast_once_for_all_bodies():
 
 
 def test_casts_of_a_body_stand_in_that_body():
-    """Complaint 20: casts of a body's values landed in the main graph."""
-    model = TRAPS["onnx_tools 1.3, complaint 20: black operator in an If body"].model
+    """Casts of a body's values landed in the main graph."""
+    model = TRAPS["black operator in an If body"].model
     program = support.convert(model, {**X, "c": np.array(True)}, "O1").program
     body = next(n for n in program.model.graph if n.op_type == "If").attributes["then_branch"].as_graph()
     types = {value.name: value.dtype.name for node in body for value in node.outputs}
@@ -257,8 +256,8 @@ def test_casts_of_a_body_stand_in_that_body():
 
 
 def test_the_user_s_truncation_by_casts_is_kept():
-    """onnx_tools 1.3: float -> int64 -> float is no round trip; 0.76 wrong in today's tool."""
-    trap = TRAPS["onnx_tools 1.3: float -> int64 -> float truncates"]
+    """A cast to int64 and back is no round trip; 0.76 wrong in today's tool."""
+    trap = TRAPS["float -> int64 -> float truncates"]
     program = amp.transpile(trap.model, level="O2", inputs=trap.feeds).program
     found = support.run_emulated(program, trap.feeds)["y"]
     support.assert_close({"y": np.trunc(trap.feeds["x"]) @ W}, {"y": found}, 1e-3)
@@ -267,7 +266,7 @@ def test_the_user_s_truncation_by_casts_is_kept():
 
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
 def test_the_user_s_rounding_by_casts_is_kept(level):
-    """amp_semantics 6, 30 and 56: fp32 -> fp16 -> fp32 rounds; folding it away changes the result."""
+    """A cast down and up rounds; folding it away changes the result."""
     model = parse(
         """(float[2,4] x) => (float[2,4] y) {
             l = Cast <to = 10> (x) f = Cast <to = 1> (l) e = Exp (f) y = Sub (e, x)
@@ -300,22 +299,22 @@ def test_low_to_float32_to_low_is_folded_and_counted():
 
 SLOTS = {
     "1.3: LayerNormalization's Mean and InvStdDev": (
-        "onnx_tools 1.3: LayerNormalization with Mean and InvStdDev",
+        "LayerNormalization with Mean and InvStdDev",
         "LayerNormalization",
         {"inputs": ["FLOAT16", "FLOAT16", "FLOAT16"], "outputs": ["FLOAT16", "FLOAT", "FLOAT"]},
     ),
-    "complaint 5: Resize's scales": (
-        "onnx_tools 1.1, complaint 5: Resize with scales and roi",
+    "Resize's scales": (
+        "Resize with scales and roi",
         "Resize",
         {"inputs": ["FLOAT16", None, "FLOAT"], "outputs": ["FLOAT16"]},
     ),
-    "complaint 5: Resize's scales at opset 10": (
-        "complaint 5: Resize of opset 10",
+    "Resize's scales at opset 10": (
+        "Resize of opset 10",
         "Resize",
         {"inputs": ["FLOAT16", "FLOAT"], "outputs": ["FLOAT16"]},
     ),
     "1.4: NonMaxSuppression": (
-        "onnx_tools 5, complaint 17: NonMaxSuppression stays float32",
+        "NonMaxSuppression stays float32",
         "NonMaxSuppression",
         {"inputs": ["FLOAT", "FLOAT", "INT64", "FLOAT", "FLOAT"], "outputs": ["INT64"]},
     ),
@@ -337,8 +336,7 @@ def test_slots_that_must_stay_float32_do(name):
 
 
 def test_unnamed_nodes_get_names_of_their_own():
-    """onnx_tools 1.1 and 1.3."""
-    model = TRAPS["onnx_tools 1.1 and 1.3: unnamed nodes"].model
+    model = TRAPS["unnamed nodes"].model
     assert not any(node.name for node in model.graph.node)
     report = support.convert(model, X, "O1")
     names = [node.name for node in support.nodes(report.program)]
@@ -348,7 +346,7 @@ def test_unnamed_nodes_get_names_of_their_own():
 
 
 def test_new_names_collide_with_none_of_any_scope():
-    """style T1: the names that casts would like are taken, in the main graph and in a body."""
+    """The names that casts would like are taken, in the main graph and in a body."""
     model = parse(
         """(float[2,4] x, bool c, float[2,4] y__amp_before_fp32) => (float[2,4] y) {
             x__amp_fp16 = Exp (x) h = MatMul (x, w)
@@ -368,24 +366,24 @@ def test_new_names_collide_with_none_of_any_scope():
 
 
 def test_a_node_is_written_before_it_is_read():
-    """Complaint 4: casts at the end of the list of nodes; checked without ONNX Runtime, which sorts them itself."""
+    """Casts at the end of the list of nodes; checked without ONNX Runtime, which sorts them itself."""
     for trap in TRAPS.values():
         proto = amp.transpile(trap.model, level="O1", verify=False).program.to_onnx()
         onnx.checker.check_model(proto)
 
 
 def test_serialisation_warns_of_no_half_typed_value(caplog):
-    """style T6: a value with a shape and no type is warned of, once each."""
+    """A value with a shape and no type is warned of, once each."""
     with caplog.at_level(logging.WARNING):
-        for name in ("style T5: declared types of intermediates", "onnx_tools 1.4: nested If"):
+        for name in ("declared types of intermediates", "nested If"):
             trap = TRAPS[name]
             amp.transpile(trap.model, level="O2", verify=False).program.to_onnx()
     assert not caplog.records
 
 
 def test_stale_types_of_intermediates_are_written_anew():
-    """style T5: value_info left at fp32 makes strict inference fail and ONNX Runtime refuse."""
-    model = TRAPS["style T5: declared types of intermediates"].model
+    """`value_info` left at fp32 makes strict inference fail and ONNX Runtime refuse."""
+    model = TRAPS["declared types of intermediates"].model
     program = support.convert(model, X, "O1").program
     declared = {info.name: info.type.tensor_type.elem_type for info in program.to_onnx().graph.value_info}
     assert declared["h"] == onnx.TensorProto.FLOAT16
@@ -399,8 +397,8 @@ def test_a_wrong_declared_type_of_an_intermediate_is_put_right():
 
 
 def test_wrong_declared_shapes_are_named_as_the_source_s_fault():
-    """PaddleOCR 7283 (complaint 25): stale shapes break today's converters."""
-    model = TRAPS["complaint 25, PaddleOCR: wrong declared shape of an intermediate"].model
+    """PaddleOCR 7283: stale shapes break today's converters."""
+    model = TRAPS["PaddleOCR: wrong declared shape of an intermediate"].model
     report = support.convert(model, X)
     assert any(note.startswith("fault of the source") and "shape" in note for note in report.notes)
 
@@ -419,7 +417,7 @@ def test_a_fault_of_onnx_s_own_checker_is_named_as_the_source_s():
 
 
 def test_operators_of_an_unknown_domain_stay_float32_and_it_is_said():
-    """onnx_tools 1.4: any operator without a schema ends AutoCast with a NameError."""
+    """Any operator without a schema ends AutoCast with a NameError."""
     model = parse(
         """(float[2,4] x) => (float[2,4] y) {
             h = MatMul (x, w) [mine] f = my.domain.Twist <strength = 0.5> (h) y = MatMul (f, w)
@@ -439,7 +437,7 @@ def test_operators_of_an_unknown_domain_stay_float32_and_it_is_said():
 
 
 def test_quantised_operators_are_left_as_they_are():
-    """onnx_tools 5: integer-quantised models."""
+    """Integer-quantised models."""
     model = parse(
         """(float[2,4] x) => (float[2,4] y) <float s = {0.05}, int8 z = {0}, float ws = {0.02}> {
             q = QuantizeLinear (x, s, z) m = QLinearMatMul (q, s, z, w8, ws, z, s, z) y = DequantizeLinear (m, s, z)

@@ -1,4 +1,4 @@
-"""Sums scattered by rows that ONNX Runtime's CPU provider gets wrong with several threads (`runtime/faults.py`)."""
+"""Sums scattered by rows that ONNX Runtime adds up wrongly on a CPU with threads (docs/onnxruntime_faults.md)."""
 
 from __future__ import annotations
 

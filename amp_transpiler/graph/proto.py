@@ -15,7 +15,6 @@ from amp_transpiler.graph.walk import scopes
 __all__ = [
     "from_proto",
     "has_opaque_type",
-    "has_opaque_types",
     "holds_map",
     "proto_bodies",
     "proto_graphs",
@@ -57,11 +56,6 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
             if _OPAQUE in value.meta:
                 info.type.CopyFrom(value.meta[_OPAQUE])
     return proto
-
-
-def has_opaque_types(model: ir.Model) -> bool:
-    """Whether an input or output of the model has a type that `onnx_ir` does not know."""
-    return any(has_opaque_type(value) for value in (*model.graph.inputs, *model.graph.outputs))
 
 
 def has_opaque_type(value: ir.Value) -> bool:

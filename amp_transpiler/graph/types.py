@@ -16,7 +16,7 @@ from amp_transpiler.graph.walk import ControlPort, all_nodes, bodies, control_po
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES, DtypeAttribute
 from amp_transpiler.ops.schema import Signature, Slot, opset_of, signature, type_string
 
-__all__ = ["binding", "clear_type", "node_signature", "output_types", "parse_type", "propagate_types", "set_dtype"]
+__all__ = ["binding", "node_signature", "output_types", "parse_type", "propagate_types", "set_dtype"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +58,6 @@ def parse_type(text: str) -> ir.TypeProtocol | None:
 def set_dtype(value: ir.Value, dtype: ir.DataType) -> None:
     """Make `value` a tensor of `dtype`, its shape unchanged."""
     value.type = ir.TensorType(dtype)
-
-
-def clear_type(value: ir.Value) -> None:
-    """Remove the declared type and shape of `value`, both together: one alone is of no use in a file."""
-    value.type = None
-    value.shape = None
 
 
 def node_signature(model: ir.Model, node: ir.Node) -> Signature | None:

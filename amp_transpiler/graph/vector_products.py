@@ -1,4 +1,4 @@
-"""Products of a transposed matrix and a vector, which ONNX Runtime fuses wrongly (`runtime/faults.py`)."""
+"""Products of a transposed matrix and a vector, which ONNX Runtime fuses wrongly (docs/onnxruntime_faults.md)."""
 
 from __future__ import annotations
 

@@ -35,6 +35,6 @@ H100 = functools.partial(
     device="NVIDIA H100 80GB HBM3",
     versions="ONNX Runtime 1.31.1, cuDNN 9.19",
     run="2026-11-26-h100-2.jsonl",
-    command="python scripts/bench_gpu.py --only options",
+    command="python lab/bench_gpu.py --only options",
 )
 """Evidence of the runs on an H100."""

@@ -97,7 +97,7 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
 
 
 def guarded(settings: SessionSettings, program: Program, place: Place) -> SessionSettings:
-    """Return settings under which ONNX Runtime computes a program without its known faults (`runtime.faults`)."""
+    """Return settings under which ONNX Runtime computes a program right (docs/onnxruntime_faults.md)."""
     if vector_products(program.model, unknown=True):
         settings = dataclasses.replace(settings, fuse_transposes=False)
     racing = large_scatters(program.model, unknown=True) if place.in_main_memory else []

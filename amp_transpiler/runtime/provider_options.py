@@ -88,7 +88,7 @@ CUDA_OPTIONS = (
         H100(
             "BERT at batch 8 is 0.05 % off in relative norm, and takes 2.3 ms instead of 6.3",
             run="2026-11-26-h100.jsonl",
-            command="python scripts/bench_gpu.py --only inference:bert",
+            command="python lab/bench_gpu.py --only inference:bert",
         ),
     ),
 )
@@ -137,7 +137,7 @@ REFUSED_OPTIONS = (
         evidence=H100(
             "ResNet-50 in float32 was 6e16 off, a network of 1x1 convolutions 566 %; in float16 no convolution ran",
             run="2026-11-26-h100.jsonl",
-            command="python scripts/bench_gpu.py --only inference:resnet50,pointwise",
+            command="python lab/bench_gpu.py --only inference:resnet50,pointwise",
         ),
     ),
     RefusedOption(

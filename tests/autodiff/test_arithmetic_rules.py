@@ -1,4 +1,4 @@
-"""Gradients of arithmetic (onnxruntime.md 3.4, rows 1 to 4 and 25)."""
+"""Gradients of arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of Attention and RotaryEmbedding (onnxruntime.md 3.4, rows 62 and 63)."""
+"""Gradients of Attention and RotaryEmbedding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of Conv and ConvTranspose (onnxruntime.md 3.3; rows 28 and 29)."""
+"""Gradients of Conv and ConvTranspose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of elementwise operators (onnxruntime.md 3.4, rows 1 to 24 and 64)."""
+"""Gradients of elementwise operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of Gemm, FusedMatMul and Einsum (onnxruntime.md 3.4, rows 26 and 27)."""
+"""Gradients of Gemm, FusedMatMul and Einsum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of the classification losses (onnxruntime.md 3.4, row 40)."""
+"""Gradients of the classification losses."""
 
 from __future__ import annotations
 

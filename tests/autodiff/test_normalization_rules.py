@@ -1,4 +1,4 @@
-"""Gradients of normalizations and of Softmax (onnxruntime.md 3.4, rows 33 to 39)."""
+"""Gradients of normalizations and of Softmax."""
 
 from __future__ import annotations
 

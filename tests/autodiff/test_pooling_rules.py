@@ -1,4 +1,4 @@
-"""Gradients of pools and of the moves between space and channels (onnxruntime.md 3.3; rows 30 to 32 and 61)."""
+"""Gradients of pools and of the moves between space and channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of Resize and Upsample (onnxruntime.md 3.4, rows 59 and 60)."""
+"""Gradients of Resize and Upsample."""
 
 from __future__ import annotations
 

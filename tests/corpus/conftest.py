@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--verdicts",
         metavar="FILE",
         type=pathlib.Path,
-        help="write a page that counts the verdicts and those the oracle contradicts: see scripts/corpus_verdicts.py",
+        help="write a page that counts the verdicts and those the oracle contradicts: see lab/corpus_verdicts.py",
     )
 
 
@@ -73,7 +73,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "node_batch" in metafunc.fixturenames:
         cases = node_cases(folder)
         batches = [cases[start : start + _BATCH] for start in range(0, len(cases), _BATCH)]
-        reason = "not in the corpus; scripts/fetch_corpus.py makes it"
+        reason = "not in the corpus; lab/fetch_corpus.py makes it"
         present = [pytest.param(batch, id=_span(batch)) for batch in batches]
         metafunc.parametrize("node_batch", present or [_skipped("onnx_backend/node", reason)])
 

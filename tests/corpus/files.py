@@ -39,9 +39,9 @@ def real_models(folder: pathlib.Path | None) -> Models:
             files = sorted((folder / part / name).glob("*.onnx"))
             present += files
             if not files:
-                absent[f"{part}/{name}"] = f"not in the corpus; scripts/{script} makes it"
+                absent[f"{part}/{name}"] = f"not in the corpus; lab/{script} makes it"
         if not names:
-            absent[part] = f"not in the corpus; scripts/{script} makes it"
+            absent[part] = f"not in the corpus; lab/{script} makes it"
     return Models(tuple(present), absent)
 
 

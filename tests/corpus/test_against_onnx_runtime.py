@@ -42,7 +42,7 @@ def test_low_nodes_of_the_node_cases_are_no_fewer(
 ) -> None:
     cases = [case for case in map(OnnxCase, node_cases(corpus)) if case.has_float32]
     if not cases:
-        pytest.skip("onnx_backend/node is not in the corpus; scripts/fetch_corpus.py makes it")
+        pytest.skip("onnx_backend/node is not in the corpus; lab/fetch_corpus.py makes it")
     start = time.perf_counter()
     pairs: list[tuple[onnx.ModelProto, onnx.ModelProto]] = []
     left: list[int] = []

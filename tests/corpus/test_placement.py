@@ -18,7 +18,7 @@ from tests.corpus.files import name_of
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "placement.py"
+SCRIPT = pathlib.Path(__file__).parents[2] / "lab" / "placement.py"
 _CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, or the CUDA provider
 _REFUSED_SOURCES = {
     "exported/convmodel_bf16_already/dynamo_op22.onnx": "wrong on purpose: convolutions of bfloat16 with float32",

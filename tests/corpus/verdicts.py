@@ -64,7 +64,7 @@ def _origin(models: int) -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True).stdout.strip() or "unknown"
     return f"""\
-`python scripts/corpus_verdicts.py CORPUS` (`scripts/fetch_corpus.py CORPUS` fills the folder), {today}, commit
+`python lab/corpus_verdicts.py CORPUS` (`lab/fetch_corpus.py CORPUS` fills the folder), {today}, commit
 {commit}, {versions}. {models} models, each converted on the inputs that belong to it and
 run once more by the oracle of the tests (`tests/oracle`), which shares no code with the package. It contradicts a
 verdict where its error is beyond the limit of a result that is *verified*, *estimated*, *plausible* or a copy (2 % in

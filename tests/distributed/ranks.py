@@ -16,7 +16,7 @@ def environment(rank, world, port):
     found = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     found |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    return found | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    return found | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lab")])}
 
 
 def free_port():

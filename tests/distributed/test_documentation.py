@@ -21,7 +21,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 def run(words, folder, code=0):
     found = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
-    found |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")]), "COLUMNS": "200"}
+    found |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lab")]), "COLUMNS": "200"}
     done = subprocess.run(
         words,
         cwd=folder,
@@ -44,7 +44,7 @@ def test_the_commands_of_the_page_run(tmp_path):
     steps = []
     for words in trained:
         start = TORCHRUN if words[0] == "torchrun" else [sys.executable]
-        rest = [str(ROOT / word) if word == "scripts/train.py" else word for word in words[1:]]
+        rest = [str(ROOT / word) if word == "examples/train.py" else word for word in words[1:]]
         rest += ["--place", "cpu"]
         said = run([*start, *rest], tmp_path)
         assert ("2 ranks: global batch 64 = 2 x 32, accumulation steps: 1" in said) == (words[0] == "torchrun")
@@ -57,7 +57,7 @@ def test_the_commands_of_the_page_run(tmp_path):
 def test_two_processes_train_the_same_as_one(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn ships the digits: install the extra [test]")
     options = ["--place", "cpu", "--level", "fp32", "--model", "mlp", "--epochs", "2", "--log-every", "1"]
-    script = str(ROOT / "scripts/train.py")
+    script = str(ROOT / "examples/train.py")
     alone = run([sys.executable, script, *options], tmp_path)
     two = [*TORCHRUN, "--nproc-per-node", "2", script, *options, "--accumulate-steps", "2"]
     losses = [re.findall(r"step +\d+ +loss (\S+)", said) for said in (alone, run(two, tmp_path))]
@@ -66,8 +66,8 @@ def test_two_processes_train_the_same_as_one(tmp_path):
 
 
 def test_options_for_several_processes_are_refused_alone(tmp_path):
-    said = run([sys.executable, str(ROOT / "scripts/train.py"), "--shard-optimizer"], tmp_path, code=2)
-    assert "torchrun --nproc-per-node N scripts/train.py" in said
+    said = run([sys.executable, str(ROOT / "examples/train.py"), "--shard-optimizer"], tmp_path, code=2)
+    assert "torchrun --nproc-per-node N examples/train.py" in said
 
 
 def test_the_script_of_the_page_runs(tmp_path):

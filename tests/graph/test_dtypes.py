@@ -32,7 +32,6 @@ def test_a_format_by_any_of_its_names(given):
 
 @pytest.mark.parametrize("given", ["int64", "float32", "float8", "", None, 16, np.float32])
 def test_what_is_no_low_format_is_refused(given):
-    """amp_semantics 6, 12."""
     with pytest.raises(OptionError, match="expected 'float16' or 'bfloat16'"):
         low_format(given)
 

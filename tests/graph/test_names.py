@@ -1,4 +1,4 @@
-"""Names that are unique across every scope (style T1)."""
+"""Names that are unique across every scope."""
 
 import onnx_ir as ir
 

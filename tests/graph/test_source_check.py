@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import AttributeProto, TensorProto, helper
 
+import amp_transpiler as amp
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.proto import to_proto
@@ -462,3 +463,14 @@ def test_what_onnx_ir_logs_is_shown_as_ours(caplog):
     [record] = [record for record in caplog.records if record.name.startswith("amp_transpiler")]
     assert record.getMessage() == "Input '\\x1b]0;owned\\x07\\u202e' of node is odd"
     assert not logging.getLogger("onnx_ir").propagate  # else other handlers would print it as it is
+
+
+@pytest.mark.parametrize("convert", [amp.transpile, amp.autocast, amp.convert_model])
+def test_an_invalid_node_beside_an_unknown_operator_is_named(convert):
+    """ONNX is asked for the unknown operator's type, and refuses the other node."""
+    text = """<ir_version: 10, opset_import: ["": 21, "my": 1]>
+    g (float[4] x, int64[1] k) => (float[m] z) { [broken] y, i = TopK (x, k) o = my.Unknown (y) z = Relu (o) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.node[0].output[1] = ""
+    with pytest.raises(ModelError, match=r"invalid as it is.*TopK.*broken.*Output 1"):
+        convert(model)

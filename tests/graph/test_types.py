@@ -6,7 +6,7 @@ import pytest
 
 from amp_transpiler.graph import types
 from amp_transpiler.graph.kind import kind_of
-from amp_transpiler.graph.types import clear_type, parse_type, propagate_types, set_dtype
+from amp_transpiler.graph.types import parse_type, propagate_types, set_dtype
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
 from amp_transpiler.ops.schema import signature, type_string
 from tests.support import parse
@@ -14,7 +14,7 @@ from tests.support import parse
 # name: (graph, value -> type)
 PROPAGATED = {
     "from an input": ("(float16[2] x) => (float16[2] z) { y = Relu (x) z = Neg (y) }", {"y": "tensor(float16)"}),
-    "style T5: a stale declaration gives way": (
+    "a stale declaration gives way": (
         "(float16[2] x) => (float16[2] z) <float[2] y> { y = Relu (x) z = Neg (y) }",
         {"y": "tensor(float16)"},
     ),
@@ -169,13 +169,10 @@ def test_types_that_hold_no_tensors_are_none(text):
     assert parse_type(text) is None
 
 
-def test_a_type_is_set_without_the_shape_and_cleared_with_it():
-    """style T6: a shape without a type is noise in a file."""
+def test_a_type_is_set_without_the_shape():
     value = ir.Value(name="v", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2, "n"]))
     set_dtype(value, ir.DataType.FLOAT16)
     assert (value.dtype, [str(size) for size in value.shape]) == (ir.DataType.FLOAT16, ["2", "n"])
-    clear_type(value)
-    assert (value.type, value.shape) == (None, None)
 
 
 # ---- registries are complete ----
@@ -198,7 +195,7 @@ def _speaks_of_types(schema, name):
 
 
 def test_every_attribute_that_sets_an_element_type_has_a_row():
-    """onnx_tools 1.1 and 1.3: each of these was forgotten by somebody."""
+    """Each of these was forgotten by somebody."""
     missing = set()
     for schema in onnx.defs.get_all_schemas():
         if schema.domain:

@@ -14,7 +14,7 @@ CONTRIB = ', "com.microsoft": 1'
 
 # name: (graph, operator and part of the message, keywords of parse)
 ILL_TYPED = {
-    "style T7: MatMul of float32 and float16": (
+    "MatMul of float32 and float16": (
         "(float[2,4] x, float16[4,4] w) => (float[2,4] y) { y = MatMul (x, w) }",
         "MatMul 'm'",
         "float16",
@@ -26,7 +26,7 @@ ILL_TYPED = {
         "tensor(float)",
         {},
     ),
-    "onnx_tools 1.4: Add of bfloat16 and float16": (
+    "Add of bfloat16 and float16": (
         "(bfloat16[2] x, float16[2] w) => (bfloat16[2] y) { y = Add (x, w) }",
         "Add 'm'",
         "float16",
@@ -44,37 +44,37 @@ ILL_TYPED = {
         "bfloat16",
         {},
     ),
-    "complaint 5: Resize with float16 scales": (
+    "Resize with float16 scales": (
         "(float16[1,1,2,2] x, float16[4] w) => (float16[1,1,4,4] y) { y = Resize (x, , w) }",
         "Resize 'm'",
         "scales",
         {},
     ),
-    "onnx_tools 1.1, complaint 1: Cast whose result is declared otherwise": (
+    "Cast whose result is declared otherwise": (
         "(float[2] x) => (float16[2] y) { y = Cast <to = 1> (x) }",
         "Cast 'm'",
         "attribute to",
         {},
     ),
-    "onnx_tools 1.1: ConstantOfShape of float16 without a value": (
+    "ConstantOfShape of float16 without a value": (
         "(int64[2] x) => (float16[A,B] y) { y = ConstantOfShape (x) }",
         "ConstantOfShape 'm'",
         "attribute value",
         {},
     ),
-    "onnx_tools 1.3: LayerNormalization's Mean in float16": (
+    "LayerNormalization's Mean in float16": (
         "(float16[2,4] x, float16[4] w) => (float16[2,4] y, float16[2,1] m) { y, m = LayerNormalization (x, w) }",
         "LayerNormalization 'm'",
         "float16",
         {},
     ),
-    "onnx_tools 1.3: window of float16": (
+    "window of float16": (
         "(int64 x) => (float16[N] y) { y = HannWindow (x) }",
         "HannWindow 'm'",
         "output_datatype",
         {},
     ),
-    "onnx_tools 1.3: QuantizeLinear with a float16 scale below opset 19": (
+    "QuantizeLinear with a float16 scale below opset 19": (
         "(float16[2] x, float16 w, int8 z) => (int8[2] y) { y = QuantizeLinear (x, w, z) }",
         "QuantizeLinear 'm'",
         "float16",
@@ -92,7 +92,7 @@ ILL_TYPED = {
         "float16",
         {"imports": ', "ai.onnx.ml": 3'},
     ),
-    "complaint 23: branches of an If that differ in type": (
+    "branches of an If that differ in type": (
         """(float[2] x, bool c) => (float[2] y) {
             y = If (c) <then_branch = t () => (float[2] p) { p = Relu (x) },
                         else_branch = e () => (float16[2] q) { q = Cast <to = 10> (x) }>
@@ -101,7 +101,7 @@ ILL_TYPED = {
         "branch values",
         {},
     ),
-    "onnx_tools 1.4: Loop whose state changes its type": (
+    "Loop whose state changes its type": (
         """(float[2] x, int64 n, bool c) => (float[2] y) {
             y = Loop (n, c, x) <body = b (int64 i, bool k, float[2] a) => (bool k2, float16[2] a2) {
                 k2 = Identity (k) a2 = Cast <to = 10> (a)
@@ -154,8 +154,8 @@ def test_an_ill_typed_graph_is_refused(name):
 
 
 def test_onnx_s_checker_alone_accepts_some_of_these():
-    """style T7, the reason for a verifier of our own."""
-    text = ILL_TYPED["style T7: MatMul of float32 and float16"][0]
+    """The reason for a verifier of our own."""
+    text = ILL_TYPED["MatMul of float32 and float16"][0]
     onnx.checker.check_model(parse(text))
     text, _, _, keywords = ILL_TYPED["contrib operator with mixed types"]
     onnx.checker.check_model(parse(text, **keywords), full_check=True)

@@ -139,7 +139,7 @@ def test_the_oracle_imports_nothing_of_the_package():
     command, root = [sys.executable, "-c", code], folder.parents[1]
     places = {
         **os.environ,
-        "PYTHONPATH": f"{root}{os.pathsep}{root / 'scripts'}",
+        "PYTHONPATH": f"{root}{os.pathsep}{root / 'lab'}",
     }  # as pytest is told in pyproject.toml
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=places, check=False)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""`decorate` and the wrapper that it returns: `amp_semantics` section 1.1."""
+"""`decorate` and the wrapper that it returns."""
 
 import logging
 
@@ -51,7 +51,7 @@ OVERLOADS = {
 
 @pytest.mark.parametrize("name", OVERLOADS)
 def test_the_overload_is_chosen_by_its_keywords(name):
-    """Section 1.1: which of the two signatures, and so which defaults."""
+    """Which of the two signatures, and so which defaults."""
     args, kwargs, (scale, rule), level = OVERLOADS[name]
     found = decorated(*args, **kwargs)
     assert (found.init_loss_scaling, found.rule, found.level) == (scale, rule, level)
@@ -82,7 +82,7 @@ def test_promotion_is_what_is_asked_for(promote):
 
 @pytest.mark.parametrize(("given", "set_by"), [(None, True), (True, True), (False, False)])
 def test_master_weight_switches_the_optimizers_multi_precision_on(given, set_by):
-    """Section 1.1: anything but False does, in the second overload only."""
+    """Anything but False does, in the second overload only."""
     plain = adam()
     static.amp.decorate(plain, level="O2", master_weight=given)
     assert plain.multi_precision is set_by
@@ -137,7 +137,7 @@ def test_only_optimizers_are_decorated(kwargs):
 
 
 def test_level_od_leaves_the_lists_out_with_a_warning(caplog):
-    """Section 1.1: passed lists are ignored, and rebuilt."""
+    """Passed lists are ignored, and rebuilt."""
     lists = amp.AutoMixedPrecisionLists(custom_white_list=["Exp"])
     with caplog.at_level(logging.WARNING):
         found = decorated(lists, level="OD")
@@ -162,7 +162,7 @@ BFLOAT16 = {
 
 @pytest.mark.parametrize("name", BFLOAT16)
 def test_bfloat16_is_not_scaled_dynamically(name, caplog):
-    """Row 40 and section 1.1; that a scale of 65536 stays where nobody asked for one is a quirk we leave out."""
+    """Bfloat16 has no scale; that a scale of 65536 stays where nobody asked for one is a quirk we leave out."""
     kwargs, scale, warned = BFLOAT16[name]
     with caplog.at_level(logging.WARNING):
         found = decorated(**kwargs)
@@ -173,8 +173,8 @@ def test_bfloat16_is_not_scaled_dynamically(name, caplog):
 # ---- the wrapper ----
 
 
-def test_row_14_nothing_is_scaled_before_minimize():
-    """Section 1.1: get_loss_scaling asserts, get_scaled_loss is None."""
+def test_nothing_is_scaled_before_minimize():
+    """`get_loss_scaling` asserts, `get_scaled_loss` is None."""
     wrapped = static.amp.decorate(adam())
     assert wrapped.get_scaled_loss() is None
     with pytest.raises(RuntimeError, match="minimize"):
@@ -193,14 +193,14 @@ def test_gradients_are_applied_after_backward():
 
 
 def test_the_wrapped_optimizer_shows_through():
-    """Row 52: what wraps an optimizer hides nothing of it."""
+    """What wraps an optimizer hides nothing of it."""
     wrapped = static.amp.decorate(optimizer.Adam(0.25), level="O2")
     assert wrapped.get_lr() == 0.25
     assert wrapped.multi_precision is True
 
 
 def test_gradients_are_unscaled_before_they_are_clipped_and_decayed():
-    """Section 1.1, apply_gradients: unscale and check (4), update the scale (5), then the optimizer with its clip (7).
+    """Unscale and check, update the scale, then the optimizer with its clip.
 
     With a scale of 2**10, clipping the scaled gradient would leave next to nothing of it.
     """
@@ -234,7 +234,7 @@ def test_level_o0_is_the_plain_optimizer():
 
 
 def test_a_static_scale_of_one_is_no_scale():
-    """Section 1.1: neither a product nor a finite check; the loss is its own scaled loss."""
+    """Neither a product nor a finite check; the loss is its own scaled loss."""
     net = nets.one_layer(adam(), use_pure_fp16=True, use_dynamic_loss_scaling=False, init_loss_scaling=1.0)
     assert not nets.nodes(net.main, "IsNaN")
     assert not net.has_counters
@@ -250,7 +250,7 @@ def test_a_static_scale_is_checked_but_does_not_move():
 
 
 def test_minimize_returns_the_optimizers_nodes_and_the_scaled_gradients():
-    """Section 1.1, minimize: (optimize_ops, scaled_params_grads)."""
+    """As Paddle's `minimize` does: (optimize_ops, scaled_params_grads)."""
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         x = static.data("x", [1, 4])
@@ -330,7 +330,7 @@ SCALED = {
 
 @pytest.mark.parametrize("name", SCALED)
 def test_whether_the_loss_is_scaled(name):
-    """Section 1.1: no scale at O0, nor where it is 1 and stays 1."""
+    """No scale at O0, nor where it is 1 and stays 1."""
     keywords, scaled, moves = SCALED[name]
     net, _ = two_programs(**keywords)
     assert (net.optimizer.found_inf is not None) is scaled
@@ -386,7 +386,7 @@ AMP_INIT = {
 
 @pytest.mark.parametrize("name", AMP_INIT)
 def test_amp_init_rounds_parameters_and_rewrites_the_test_program(name):
-    """Section 1.1: at O2 always, at O1 the test program only with use_fp16_test."""
+    """At O2 always, at O1 the test program only with use_fp16_test."""
     decorated_with, use_fp16_test, dtype, low = AMP_INIT[name]
     net, test = two_programs(**decorated_with)
     net.start(test_program=test, use_fp16_test=use_fp16_test)
@@ -397,7 +397,7 @@ def test_amp_init_rounds_parameters_and_rewrites_the_test_program(name):
 
 @pytest.mark.parametrize("rewrite", [False, True])
 def test_master_weights_start_unrounded_unless_they_are_rewritten(rewrite):
-    """Section 1.6: masters hold what the parameter was before rounding; rewrite_master_weight resets them."""
+    """Masters hold what the parameter was before rounding; rewrite_master_weight resets them."""
     net, _ = two_programs(use_pure_fp16=True)
     net.start(rewrite_master_weight=rewrite)
     master = net.scope[net.optimizer.master_weights["w"]]
@@ -426,7 +426,7 @@ def test_a_run_without_amp_init_rounds_the_parameters_and_says_so(caplog):
 
 
 def test_amp_init_before_the_startup_program_warns(caplog):
-    """Section 1.4: a parameter that the scope lacks is warned of."""
+    """A parameter that the scope lacks is warned of."""
     net, _ = two_programs(use_pure_fp16=True)
     with caplog.at_level(logging.WARNING):
         net.optimizer.amp_init(nets.CPU, net.scope)

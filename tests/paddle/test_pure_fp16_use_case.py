@@ -1,4 +1,4 @@
-"""Section 3 of Paddle's pull request 29544, run as `scripts/paddle_pure_fp16.py`: rows 22 and 23, and its picture."""
+"""Section 3 of Paddle's pull request 29544, run as `examples/paddle_pure_fp16.py`, and its picture."""
 
 import pathlib
 import runpy
@@ -10,7 +10,7 @@ from amp_transpiler import static
 from amp_transpiler.runtime.scope import scope_guard
 from tests.paddle import nets
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "paddle_pure_fp16.py"
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "paddle_pure_fp16.py"
 
 
 @pytest.fixture(scope="module")

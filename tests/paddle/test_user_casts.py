@@ -102,7 +102,7 @@ def test_a_program_without_parameters_keeps_its_variables_too():
 
 
 def cast_to_its_type(x):
-    # amp_semantics, rows 26 to 28: convolution, cast to float32, relu
+    # convolution, cast to float32, relu
     convolved = static.nn.conv2d(x, 2, 1)
     relu = functional.relu(convolved.astype("float32"))
     return {"conv": convolved, "relu": relu, "loss": tensor.mean(relu)}

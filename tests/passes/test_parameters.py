@@ -89,7 +89,7 @@ def test_what_is_no_constant_is_refused():
         convert_constant(work.graph.inputs[0], FLOAT16)
 
 
-# ---- Constant nodes in one form (onnx_tools 1.1: value_float and value_floats) ----
+# ---- Constant nodes in one form (value_float and value_floats) ----
 
 FORMS = {
     "value_float = 0.5": (np.array(0.5, np.float32), True),
@@ -130,7 +130,7 @@ def test_constant_nodes_of_bodies_and_those_that_are_parameters_of_functions():
     assert UnifyConstants()(work).count == 0
 
 
-# ---- attributes that type outputs (onnx_tools 1.1, 1.3) ----
+# ---- attributes that type outputs ----
 
 ATTRIBUTES = {
     # call, outputs that go low: attributes afterwards
@@ -166,7 +166,7 @@ def test_attributes_follow_their_outputs(call):
 
 @pytest.mark.parametrize("opset", [10, 13, 19, 21])
 def test_a_dequantizer_s_type_is_its_scale_s_and_needs_no_attribute(opset):
-    """onnx_tools 1.1 and 1.3: `output_dtype` exists from opset 23 on; before, the scale alone says it."""
+    """`output_dtype` exists from opset 23 on; before, the scale alone says it."""
     work = ir.from_proto(
         parse("(int8[2] q, float16 s, int8 z) => (float16[2] y) { y = DequantizeLinear (q, s, z) }", opset=opset)
     )

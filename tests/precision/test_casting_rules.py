@@ -243,7 +243,7 @@ def test_what_cannot_be_registered(name):
     assert part in str(caught.value)
 
 
-# ---- CustomTypeHint: amp_semantics, section 2 and row 53 ----
+# ---- CustomTypeHint ----
 
 
 def test_a_block_restores_what_was_there():

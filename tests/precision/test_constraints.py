@@ -135,7 +135,7 @@ def test_the_low_form_of_a_node(name):
 
 
 def test_batch_normalization_follows_the_kernel_not_the_schema():
-    """amp_semantics 1.5: from opset 15 on, the schema lets the statistics stay float32; CUDA's kernel does not."""
+    """From opset 15 on, the schema lets the statistics stay float32; CUDA's kernel does not."""
     found = judged(BATCH, 15, "float16", "cuda")
     assert (set(found.form.inputs), set(found.form.outputs)) == ({0, 1, 2, 3, 4}, {0})
 

@@ -103,7 +103,7 @@ def test_no_operator_is_in_two_lists():
     ],
 )
 def test_default_lists(operator, lists):
-    """Row 1 of `amp_semantics` section 6: the lists are the published ones."""
+    """The lists are the published ones."""
     assert where(AutoMixedPrecisionLists(), operator) == lists
 
 
@@ -137,7 +137,6 @@ def test_default_lists(operator, lists):
     ],
 )
 def test_custom_lists_move_operators(white, black, changes):
-    """Rows 2 to 4, 6, 7 and 9; row 5 with MatMul."""
     before = snapshot(AutoMixedPrecisionLists())
     after = snapshot(AutoMixedPrecisionLists(white, black))
     found = {
@@ -159,7 +158,7 @@ def test_custom_lists_move_operators(white, black, changes):
     ],
 )
 def test_a_plain_name_covers_its_finer_classes(white, black, whites, blacks):
-    """Row 5: Conv moves from white to black."""
+    """Conv moves from white to black."""
     lists = AutoMixedPrecisionLists(white, black)
     keys = {"Conv", *FINER_CLASSES["Conv"]}
     assert lists.white_list & keys == whites
@@ -172,7 +171,6 @@ def test_an_alias_may_stand_for_several_operators():
 
 
 def test_custom_lists_leave_the_defaults_alone():
-    """Row 10."""
     before = snapshot(AutoMixedPrecisionLists())
     AutoMixedPrecisionLists({"Exp"}, {"Conv"}).gray_list.clear()
     assert snapshot(AutoMixedPrecisionLists()) == before
@@ -188,21 +186,19 @@ def test_custom_lists_leave_the_defaults_alone():
     ],
 )
 def test_one_operator_in_both_lists_is_refused(white, black, named):
-    """Row 8."""
     with pytest.raises(ValueError, match=f"overlaps.*{named}"):
         AutoMixedPrecisionLists(white, black)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32", "", "half"])
 def test_other_dtypes_are_refused(dtype):
-    """Row 12, for the lists; `tests/paddle` has the other places that take a dtype."""
+    """For the lists; `tests/paddle` has the other places that take a dtype."""
     with pytest.raises(ValueError, match="float16"):
         AutoMixedPrecisionLists(dtype=dtype)
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("float16", "float16"), ("BFloat16", "bfloat16"), ("FLOAT16", "float16")])
 def test_dtypes(dtype, name):
-    """Row 12."""
     assert AutoMixedPrecisionLists(dtype=dtype).dtype == name
 
 
@@ -284,7 +280,7 @@ def test_paddle_names_stand_for_rows():
     ],
 )
 def test_paddle_names_have_paddles_colour(name, colour):
-    """Row 1: under Paddle's own names."""
+    """Under Paddle's own names."""
     assert {DEFAULT_COLOURS[key][0] for key in PADDLE_NAMES[name]} == {colour}
 
 

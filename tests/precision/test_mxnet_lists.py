@@ -1,4 +1,4 @@
-"""MXNet's lists on ONNX's operators: that they are whole (amp_semantics.md 6, row 69), and where they put what."""
+"""MXNet's lists on ONNX's operators: that they are whole, and where they put what."""
 
 import collections
 
@@ -45,19 +45,19 @@ def float_operators():
 
 
 @FORMATS
-def test_row_69_no_operator_is_on_two_lists_or_twice_on_one(dtype):
+def test_no_operator_is_on_two_lists_or_twice_on_one(dtype):
     assert [key for key, count in collections.Counter(listed(dtype)).items() if count > 1] == []
 
 
 @HAS_SWIGLU
 @FORMATS
-def test_row_69_every_listed_operator_exists(dtype):
+def test_every_listed_operator_exists(dtype):
     known = known_schemas()
     assert [key for key in listed(dtype) if key.partition("[")[0] not in known] == []
 
 
 @FORMATS
-def test_row_69_every_operator_with_a_float_tensor_is_listed(dtype):
+def test_every_operator_with_a_float_tensor_is_listed(dtype):
     operators = {*float_operators(), *(key for key in DEFAULT_COLOURS if "::" in key)}
     assert len(operators) > 240
     assert sorted(operators - set(listed(dtype))) == []

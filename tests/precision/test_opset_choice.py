@@ -26,7 +26,7 @@ CHOICES = {
     "bfloat16 Conv that is there already": (f"{IMAGE} {{ y = Conv (x, k) }}", 22, "bfloat16", "cuda", (), 22, []),
     "bfloat16 MatMul needs 13": (f"{MATRIX} {{ y = MatMul (x, w) }}", 11, "bfloat16", "cuda", (), 13, []),
     "bfloat16 on the CPU gains nothing": (f"{IMAGE} {{ y = Conv (x, k) }}", 18, "bfloat16", "cpu", (), 18, []),
-    "style T3: MaxPool would lose its kernel": (
+    "MaxPool would lose its kernel": (
         f"{IMAGE} {{ h = Conv (x, k) y = MaxPool <kernel_shape = [1,1]> (h) }}",
         18,
         "bfloat16",

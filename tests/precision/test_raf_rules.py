@@ -1,4 +1,4 @@
-"""RAF's families on small graphs, and that no operator is forgotten. Rows cite `amp_semantics`, sections 2 and 6."""
+"""RAF's families on small graphs, and that no operator is forgotten."""
 
 import numpy as np
 import onnx
@@ -60,7 +60,7 @@ def test_every_row_names_an_operator_and_a_relative():
         assert family.kind in ("always", "never", "infer", "either", "concat", "follow", "data", "none")
 
 
-# Section 2: what RAF's own lists say, in ONNX's operators.
+# What RAF's own lists say, in ONNX's operators.
 MEMBERS = {
     "always": "Conv ConvTranspose MatMul Gemm",
     "never": "Range Exp Pow Reciprocal Softmax LogSoftmax Erf Gelu Atan Tanh Mul ReduceSum GatherND"
@@ -102,7 +102,7 @@ NODES = {
     "infer: most are float32": ("Max (h, x, v)", "high"),
     "infer: most are low": ("Max (h, h, x)", "low"),
     "infer: a tie of four": ("Max (h, h, x, v)", "low"),
-    "infer: the condition does not vote (row 62)": ("Where (c, h, x)", "low"),
+    "infer: the condition does not vote": ("Where (c, h, x)", "low"),
     "infer: Where of float32": ("Where (c, v, x)", "high"),
     "infer: bounds do not vote": ("Clip (h, lo, hi)", "low"),
     "infer: the padding does not vote": ("Pad (h, pads, lo)", "low"),
@@ -113,10 +113,10 @@ NODES = {
     "either: the first": ("Add (h, x)", "low"),
     "either: the second": ("Sub (x, h)", "low"),
     "either: none": ("Add (x, v)", "high"),
-    "concat: most are low (row 61)": ("Concat <axis = 0> (x, h, x, h, h)", "low"),
-    "concat: most are float32 (row 61)": ("Concat <axis = 0> (x, h, x, h, x)", "high"),
+    "concat: most are low": ("Concat <axis = 0> (x, h, x, h, h)", "low"),
+    "concat: most are float32": ("Concat <axis = 0> (x, h, x, h, x)", "high"),
     "concat: a tie is no majority": ("Concat <axis = 0> (x, h)", "high"),
-    "concat: more than five (row 61)": ("Concat <axis = 0> (x, x, x, h, h, h, h)", "high"),
+    "concat: more than five": ("Concat <axis = 0> (x, x, x, h, h, h, h)", "high"),
     "concat: six, all low": ("Concat <axis = 0> (h, h, h, h, h, h)", "high"),
     "norm: layer_norm follows": ("LayerNormalization (h, v, v)", "low"),
     "norm: layer_norm of float32": ("LayerNormalization (x, v, v)", "high"),
@@ -151,7 +151,7 @@ def test_infer_leaves_what_nothing_votes_on_alone(call):
 
 @pytest.mark.parametrize(("source", "expected"), [("x", "high"), ("h", "low")])
 def test_split_follows_its_input_and_concat_the_split(source, expected):
-    """Row 55, behind a product instead of a convolution."""
+    """The split results of a product, joined again."""
     body = f"h = MatMul (x, w) [s] p, q = Split <axis = 0, num_outputs = 2> ({source}) [n] y = Concat <axis = 0> (p, q)"
     found = decided(body)
     assert (found["s"].precision, found["n"].precision) == (expected, expected)
@@ -168,7 +168,7 @@ BATCH_FORMS = {"tensorrt": ("tensorrt", False, {0}), "training": ("cuda", True, 
 
 @pytest.mark.parametrize("name", BATCH_FORMS)
 def test_batch_norm_takes_low_data_and_float32_statistics(name):
-    """Section 2 and row 59: where the target has such a form; the data are low whatever they were."""
+    """Where the target has such a form, the data are low whatever they were."""
     target, training, expected = BATCH_FORMS[name]
     found = decided("[n] y = BatchNormalization (x, s, b, m, v)", BATCH, target=target, training=training)["n"]
     if expected is None:
@@ -219,7 +219,7 @@ BIAS = "[conv] h = Conv (x, k) [bias] y = Add (h, b)"
 ROW_53_HEAD = "(float[1,3,8,8] x, float[4,3,3,3] k, float[4,1,1] b) => (float y)"
 
 
-def test_row_53_a_rule_of_the_users_and_the_default_again():
+def test_a_rule_of_the_users_and_the_default_again():
     def never(node, inputs, low_dtype):
         return ["float32", "float32"]
 
@@ -233,7 +233,7 @@ def test_row_53_a_rule_of_the_users_and_the_default_again():
     assert precisions() == ("low", "low")
 
 
-def test_row_57_a_comparison_with_a_constant_is_a_tie():
+def test_a_comparison_with_a_constant_is_a_tie():
     found = decided("h = MatMul (x, w) [n] y = Equal (h, v)", "(float[4,4] x) => (bool[4,4] y)", w=W, v=W)["n"]
     assert (found.precision, found.form.inputs, found.form.outputs) == ("low", {0, 1}, set())
 

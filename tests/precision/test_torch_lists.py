@@ -1,4 +1,4 @@
-"""The table of torch's autocast classes: that it is whole, and that the classes are torch's (`amp_semantics` 4.1)."""
+"""The table of torch's autocast classes: that it is whole, and that the classes are torch's."""
 
 import onnx
 import pytest

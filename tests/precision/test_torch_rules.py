@@ -1,4 +1,4 @@
-"""PyTorch's autocast: each class, native promotion, what it refuses (`amp_semantics` 4.1 and section 6, rows 77-80)."""
+"""PyTorch's autocast: each class, native promotion, what it refuses."""
 
 import numpy as np
 import onnx
@@ -73,7 +73,7 @@ def of(call, **options):
     return decided(call, **options)["n"].precision
 
 
-# ---- row 77: each operator of the lower_precision class with a kernel becomes low ----
+# ---- each operator of the lower_precision class with a kernel becomes low ----
 
 GATES = "ww = Constant <value = float[1,{g},4] {{{gs}}}> () rr = Constant <value = float[1,{g},4] {{{gs}}}> ()"
 
@@ -99,7 +99,7 @@ LOWER_PRECISION = {
 
 
 @pytest.mark.parametrize("name", LOWER_PRECISION)
-def test_row_77_lower_precision_operators_become_low(name):
+def test_lower_precision_operators_become_low(name):
     call, out, opset = LOWER_PRECISION[name]
     found = decided(call, out=out, opset=opset, imports=', "com.microsoft": 1')["n"]
     assert found.precision == "low"
@@ -108,14 +108,14 @@ def test_row_77_lower_precision_operators_become_low(name):
 
 
 @pytest.mark.parametrize("call", [recurrent("GRU", 3), "[n] y = com.microsoft.GemmFastGelu (hx, z)"])
-def test_row_77_what_onnx_runtime_has_no_low_kernel_for_stays_float32(call):
+def test_what_onnx_runtime_has_no_low_kernel_for_stays_float32(call):
     out = "float[4,1,4,4]" if "GRU" in call else "float[4,4]"
     found = decided(call, out=out, imports=', "com.microsoft": 1')["n"]
     assert found.precision == "high"
     assert "no float16 kernel" in found.reason
 
 
-# ---- row 77: each fp32 operator fed a low value stays float32 ----
+# ---- each fp32 operator fed a low value stays float32 ----
 
 UNARY = "Acos Asin Cosh Sinh Tan Exp Log Reciprocal Softplus Softmax LogSoftmax LpNormalization"
 REDUCTIONS = "ReduceSum ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp"
@@ -158,13 +158,13 @@ FP32 = {
 
 @pytest.mark.parametrize("low", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FP32)
-def test_row_77_fp32_operators_fed_a_low_value_stay_float32(name, low):
+def test_fp32_operators_fed_a_low_value_stay_float32(name, low):
     call, out, opset = FP32[name]
     assert TORCH_CLASSES[name.partition(",")[0]][0] is TorchClass.FP32
     assert of(call, out=out, opset=opset, low=low, imports=', "com.microsoft": 1') == "high"
 
 
-def test_row_77_the_reason_names_torchs_class():
+def test_the_reason_names_torchs_class():
     assert decided("[n] y = Softmax (lx)")["n"].reason == "torch: softmax runs in float32"
 
 
@@ -189,7 +189,7 @@ def by_table(key, *, low):
 
 
 @pytest.mark.parametrize("key", TORCH_CLASSES)
-def test_row_77_each_operator_does_as_its_class_says(key):
+def test_each_operator_does_as_its_class_says(key):
     found = (by_table(key, low=True).precision, by_table(key, low=False).precision)
     follows = ("low", "high") if not key.endswith("Range") else ("high", "high")
     expected = {
@@ -201,7 +201,7 @@ def test_row_77_each_operator_does_as_its_class_says(key):
     assert found == expected[TORCH_CLASSES[key][0]]
 
 
-# ---- row 78: promotion ----
+# ---- promotion ----
 
 TWO = {
     # name: (call of two values, its output)
@@ -226,7 +226,7 @@ ROWS = "rows = Constant <value = int64[4,1] {0,1,2,3}> () c = Equal (at, at)"
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_row_78_promotion_of_two(name):
+def test_promotion_of_two(name):
     call, out = TWO[name]
     found = {
         first + second: of(f"{ROWS} [n] y = {call.format(first + 'x', second + 'z')}", out=out, opset=18)
@@ -236,7 +236,7 @@ def test_row_78_promotion_of_two(name):
 
 
 @pytest.mark.parametrize("name", ["Equal", "Less", "Greater"])
-def test_row_78_comparisons_of_mixed_inputs_give_bool(name):
+def test_comparisons_of_mixed_inputs_give_bool(name):
     text = f"(float[4,4] x, float[4,4] z) => (bool[4,4] y) {{ lx = MatMul (x, w) y = {name} (lx, z) }}"
     model = typed(text, w=W)
     rewritten(model)
@@ -251,7 +251,7 @@ def test_row_78_comparisons_of_mixed_inputs_give_bool(name):
         ("g = Conv (z2, kg) [n] y = GridSample (lp, g)", "high"),
     ],
 )
-def test_row_78_grid_sample_is_promoted(call, expected):
+def test_grid_sample_is_promoted(call, expected):
     text = f"(float[1,4,4,4] p, float[1,3,3,2] z2) => (float[1,4,3,3] y) {{ lp = Conv (p, k) {call} }}"
     model = typed(text, opset=16, k=KERNEL, kg=array(3, 3, 1, 1))
     found = assigned(model)
@@ -382,10 +382,10 @@ def test_bfloat16_has_the_same_classes():
     assert same == {name: FALLS_THROUGH[name][2] for name in calls}
 
 
-# ---- row 80: a weight is cast once however often it is used ----
+# ---- a weight is cast once however often it is used ----
 
 
-def test_row_80_one_cast_of_a_weight_that_several_products_share():
+def test_one_cast_of_a_weight_that_several_products_share():
     text = """(float[4,4] x, float[4,4] weight) => (float[4,4] y) {
         a = MatMul (x, weight) b = MatMul (a, weight) c = MatMul (b, weight) y = Relu (c)
     }"""
@@ -399,7 +399,7 @@ def test_row_80_one_cast_of_a_weight_that_several_products_share():
     support.assert_valid(ir.to_proto(model))
 
 
-# ---- row 79: what torch refuses ----
+# ---- what torch refuses ----
 
 
 def built(loss, *, disabled=False):
@@ -414,7 +414,7 @@ def built(loss, *, disabled=False):
     return main.model
 
 
-def test_row_79_binary_cross_entropy_is_refused():
+def test_binary_cross_entropy_is_refused():
     model = built(F.binary_cross_entropy)
     with pytest.raises(OptionError, match=r"binary_cross_entropy is unsafe to autocast; use .*_with_logits"):
         rules().begin(model)
@@ -423,7 +423,7 @@ def test_row_79_binary_cross_entropy_is_refused():
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_row_79_every_node_of_it_is_marked_and_none_of_others(reduction):
+def test_every_node_of_binary_cross_entropy_is_marked_and_none_of_others(reduction):
     model = built(lambda p, y: F.mse_loss(F.binary_cross_entropy(p, y, reduction=reduction), y, reduction=reduction))
     marked = [FUNCTION_KEY in node.metadata_props for node in model.graph]
     assert marked == sorted(marked, reverse=True)
@@ -431,18 +431,18 @@ def test_row_79_every_node_of_it_is_marked_and_none_of_others(reduction):
     assert not marked[-1]
 
 
-def test_row_79_not_inside_disable_amp():
+def test_binary_cross_entropy_is_not_refused_inside_disable_amp():
     model = built(F.binary_cross_entropy, disabled=True)
     assert {d.precision for d in assigned(model).decisions.values()} <= {"high", "untouched"}
 
 
-def test_row_79_the_form_with_logits_is_accepted():
+def test_binary_cross_entropy_with_logits_is_accepted():
     model = built(F.binary_cross_entropy_with_logits)
     assert not any(FUNCTION_KEY in node.metadata_props for node in model.graph)
     assert assigned(model).decisions
 
 
-def test_row_79_the_mark_survives_a_file(tmp_path):
+def test_the_mark_of_binary_cross_entropy_survives_a_file(tmp_path):
     main = Program()
     with program_guard(main, Program()):
         F.binary_cross_entropy(data("p", [2, 4], "float32"), data("q", [2, 4], "float32"))

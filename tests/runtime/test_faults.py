@@ -13,15 +13,15 @@ import onnx
 import onnxruntime
 import pytest
 
-from amp_transpiler.runtime.faults import FAULTS, table
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.verification.child import RuntimeCrash
 from amp_transpiler.verification.remote import open_file, open_program
+from tests.runtime.onnxruntime_faults import FAULTS, table
 from tests.support import LOW_NAMES, NUMPY, array, parse
 
 TESTS = pathlib.Path(__file__).parents[1]
 F16 = np.float16
-CANNOT_TELL = 3  # the exit status of scripts/placement.py where this machine lacks gcc, or the CUDA provider
+CANNOT_TELL = 3  # the exit status of lab/placement.py where this machine lacks gcc, or the CUDA provider
 RELEASE = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
@@ -156,7 +156,7 @@ def test_a_cast_of_a_transposed_batch_is_refused_on_cuda(tmp_path, low):
     for path, nodes in zip(paths, orders.values(), strict=True):
         text = f"(float[5,2,4] x) => (float[2,5,3] y) {{ {nodes} p = MatMul (o, w) y = Cast <to = 1> (p) }}"
         onnx.save(parse(text, w=array(4, 3).astype(NUMPY[low])), path)
-    command = [sys.executable, TESTS.parent / "scripts/placement.py", "--json", *paths]
+    command = [sys.executable, TESTS.parent / "lab/placement.py", "--json", *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == CANNOT_TELL:
         pytest.skip(f"placement: {done.stderr.strip()}")

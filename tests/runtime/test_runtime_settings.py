@@ -13,7 +13,7 @@ import amp_transpiler
 from amp_transpiler.runtime import ort, shared_memory
 from amp_transpiler.runtime.evidence import H100, Evidence
 from amp_transpiler.runtime.provider_options import CUDA_OPTIONS, REFUSED_OPTIONS
-from amp_transpiler.runtime.runtime_settings import RUNTIME_SETTINGS
+from tests.runtime.onnxruntime_settings import RUNTIME_SETTINGS
 
 PACKAGE = pathlib.Path(amp_transpiler.__file__).parent
 RUNS = PACKAGE.parent / "docs" / "benchmarks" / "gpu"

@@ -186,7 +186,7 @@ def test_parameters_and_their_gradients_are_float32_and_no_masters_are_needed():
 @cell("shared param", "PyTorch")
 @cell("cast dedup", "PyTorch")
 def test_a_weight_that_products_share_is_cast_once():
-    """Row 80: torch's weight cache; without it torch casts three times. Here activations are cast once as well."""
+    """PyTorch's weight cache; without it torch casts three times. Here activations are cast once as well."""
     program = converted("a = MatMul (x, w) b = MatMul (a, w) c = MatMul (x, w) y = Sub (b, c)")
     assert down(program) == ["w", "x"]
 

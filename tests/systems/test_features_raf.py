@@ -247,7 +247,7 @@ def test_what_has_no_low_kernel_stays_float32():
 
 @cell("stats / audit", "RAF")
 def test_casts_are_counted():
-    """Row 55: of a convolution whose split result is joined again, only the two inputs are cast."""
+    """Of a convolution whose split result is joined again, only the two inputs are cast."""
     program = converted(
         "h = Conv (x, k) p, q = Split <axis = 1, num_outputs = 2> (h) y = Concat <axis = 1> (p, q)",
         "(float[1,4,2,2] x, float[4,4,1,1] k) => (float[1,4,2,2] y)",
@@ -259,7 +259,7 @@ def test_casts_are_counted():
 
 @cell("user cast", "RAF")
 def test_a_cast_of_the_users_is_folded_where_it_says_nothing_new():
-    """Row 56: the user's casts up and down around a convolution of float16 inputs leave none."""
+    """The user's casts up and down around a convolution of float16 inputs leave none."""
     head = "(float16[1,4,2,2] x, float16[4,4,1,1] k) => (float16[1,4,2,2] y)"
     body = "up = Cast <to = 1> (x) ku = Cast <to = 1> (k) h = Conv (up, ku) y = Cast <to = 10> (h)"
     program = converted(body, head)

@@ -1,4 +1,4 @@
-"""`convert_model` by MXNet's rules: amp_semantics.md, section 6, rows 64 to 76, and what MXNet refuses.
+"""`convert_model` by MXNet's rules, and what MXNet refuses.
 
 Upstream counts what nodes make: a weight is a variable there and no such tensor. `stats` does the same.
 """
@@ -67,7 +67,7 @@ X = {"x": array(2, 4)}
 
 
 @FORMATS
-def test_row_64_two_gemms_and_a_reshape(dtype):
+def test_two_gemms_and_a_reshape(dtype):
     model = parse(
         """(float[2,4] x, float[4,4] w1, float[4] b1, float[4,4] w2, float[4] b2) => (float[2,4] y)
             <int64[2] s = {2,4}> { h = Gemm (x, w1, b1) r = Reshape (h, s) y = Gemm (r, w2, b2) }"""
@@ -86,7 +86,7 @@ def convolutions():
     return parse(CONVOLUTIONS, **weights), {"x": array(1, 2, 4, 4)}
 
 
-def test_row_65_offline():
+def test_parameters_are_cast_offline():
     model, feeds = convolutions()
     options = {"target_dtype_ops": ["Conv"], "fp32_ops": ["Gemm"], "feeds": feeds}
     program = converted(model, cast_params_offline=True, **options)
@@ -98,7 +98,7 @@ def test_row_65_offline():
     assert all(constant(program, name).dtype == np.float32 for name in stored)
 
 
-def test_row_66_shared_parameters():
+def test_a_shared_bias_stays_float32_offline():
     model = parse(
         """(float[4,4] x) => (float[4,12] y) <int64[1] axis = {1}> {
             h = Gemm (x, w, b1) x1 = Gemm (h, w, b2)
@@ -119,7 +119,7 @@ def test_row_66_shared_parameters():
 
 
 @pytest.mark.parametrize("calls", ["f = Flatten (p) g = Gemm (p, w)", "g = Gemm (p, w) f = Flatten (p)"])
-def test_row_67_the_order_of_independent_nodes_makes_no_difference(calls):
+def test_the_order_of_independent_nodes_makes_no_difference(calls):
     body = f"(float[2,4] x) => (float[2,4] f, float[2,4] g) <float two = {{2}}> {{ p = Pow (x, two) {calls} }}"
     program = converted(parse(body, w=WEIGHTS["w1"]), feeds=X, cast_params_offline=True)
     assert stats(program) == (1, 2, 3)
@@ -132,25 +132,25 @@ def two_gemms():
     return parse(body, **WEIGHTS)
 
 
-def test_row_68_exclusion_by_attribute():
+def test_exclusion_by_attribute():
     program = converted(two_gemms(), feeds=X, conditional_fp32_ops=[("Gemm", "transB", ["1"])])
     assert dtypes(program, "Gemm") == ["FLOAT16", "FLOAT"]
     assert stats(program) == (3, 1, 4)
 
 
-def test_row_68_exclusion_by_an_attribute_that_stands_at_its_default():
+def test_exclusion_by_an_attribute_that_stands_at_its_default():
     program = converted(two_gemms(), conditional_fp32_ops=[("Gemm", "transA", ["0"])])
     assert casts(program) == []
 
 
-def test_row_68_exclusion_by_names():
+def test_exclusion_by_names():
     program = converted(two_gemms(), feeds=X, excluded_sym_names=["one", "two"])
     assert casts(program) == []
     program = converted(two_gemms(), feeds=X, excluded_sym_names=("one",))
     assert dtypes(program, "Gemm") == ["FLOAT", "FLOAT16"]
 
 
-def test_row_68_exclusion_by_the_default_of_a_runtime_operator():
+def test_exclusion_by_the_default_of_a_runtime_operator():
     body = "(float[2,4] x) => (float[2,4] y) { y = com.microsoft.FusedMatMul (x, w1) }"
     model = parse(body, imports=', "com.microsoft": 1', w1=WEIGHTS["w1"])
     condition = ("com.microsoft::FusedMatMul", "alpha")
@@ -158,7 +158,7 @@ def test_row_68_exclusion_by_the_default_of_a_runtime_operator():
     assert dtypes(converted(model, conditional_fp32_ops=[(*condition, ["0.5"])]), "FusedMatMul") == ["FLOAT16"]
 
 
-def test_row_69_operators_on_no_list_are_reported_and_neutral():
+def test_operators_on_no_list_are_reported_and_neutral():
     body = "(float[2,4] x) => (float[2,4] y) { h = Gemm (x, w1) y = my.domain.Foo (h) }"
     model = parse(body, imports=', "my.domain": 1', w1=WEIGHTS["w1"])
     program = convert_model(model)
@@ -166,7 +166,7 @@ def test_row_69_operators_on_no_list_are_reported_and_neutral():
 
 
 @pytest.mark.parametrize("operator", ["Sum", "Concat <axis = 0>", "Max"])
-def test_row_70_widest_type(operator):
+def test_inputs_are_cast_to_the_widest_type(operator):
     """A low and two float32 inputs: all float32, and what was float32 keeps its exact values, NaN included."""
     rows = 6 if "Concat" in operator else 2
     body = f"(float[2,4] x, float[2,4] z) => (float[{rows},4] y) {{ h = Gemm (x, w1) y = {operator} (h, z, z) }}"
@@ -181,14 +181,14 @@ def test_row_70_widest_type(operator):
     np.testing.assert_array_equal(run_emulated(program, {**X, "z": z})["y"], expected)
 
 
-def test_row_72_concat_with_a_float32_input():
+def test_concat_with_a_float32_input():
     body = "(float[2,4] x, float[2,4] z) => (float[4,4] y) { h = Gemm (x, w1) y = Concat <axis = 0> (h, z) }"
     program = converted(parse(body, w1=WEIGHTS["w1"]), feeds={**X, "z": array(2, 4, seed=5)})
     assert dtypes(program, "Concat") == ["FLOAT"]
     assert casts(program)[-1][1:] == ("FLOAT16", "FLOAT")
 
 
-def test_row_73_concat_of_two_low_outputs():
+def test_concat_of_two_low_outputs():
     body = """(float[2,4] x) => (float[4,4] y) {
         [one] a = Gemm (x, w1) [two] b = Gemm (x, w2) y = Concat <axis = 0> (a, b)
     }"""
@@ -201,7 +201,7 @@ def test_row_73_concat_of_two_low_outputs():
     assert stats(program) == (1, 1, 2)
 
 
-def test_row_74_branches_share_one_cast_back():
+def test_branches_share_one_cast_back():
     body = """(float[2,4] x) => (float[2,4] y, float[2,4] z, float[2,4] h) {
         h = Gemm (x, w1) y = Exp (h) z = Log (h)
     }"""
@@ -221,7 +221,7 @@ def through_a_file(model, folder):
 
 
 @pytest.mark.parametrize("treat", [through_a_pass, through_a_file])
-def test_row_75_an_exclusion_survives(treat, tmp_path):
+def test_an_exclusion_survives(treat, tmp_path):
     body = """(float[2,4] x) => (float[2,4] y) {
         [one] h = Gemm (x, w1, b1) i = Identity (h) [two] y = Gemm (i, w2, b2)
     }"""
@@ -282,7 +282,7 @@ SINGLE = {
 
 
 @pytest.mark.parametrize("operator", SINGLE)
-def test_row_76_a_target_operator_is_close_to_float32(operator):
+def test_a_target_operator_is_close_to_float32(operator):
     body, weights = SINGLE[operator]
     model = parse(body, imports=MS, opset=23 if operator == "Attention" else 18, **weights)
     dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
@@ -293,7 +293,7 @@ def test_row_76_a_target_operator_is_close_to_float32(operator):
     assert relative(run(model, feeds)["y"], run_emulated(program, feeds)["y"]) < 1e-2
 
 
-def test_row_76_covers_every_target_operator_of_onnx_with_a_cuda_kernel():
+def test_every_target_operator_of_onnx_with_a_cuda_kernel_is_tried():
     own = {key for key in list_lp16_ops() if "::" not in key and CUDA.table.mentions("", key, "float16")}
     assert own <= SINGLE.keys()
 

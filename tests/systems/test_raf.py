@@ -1,8 +1,7 @@
-"""`autocast` by RAF's casting rules: amp_semantics.md, section 6, rows 53 to 57 and 60 to 63.
+"""`autocast` by RAF's casting rules; programs that train are in test_raf_training.py.
 
-Rows 58 and 59, of programs that train, are in test_raf_training.py.
 Weights are graph inputs, as they are there. A value is cast once however many nodes read it, where RAF gives every
-elementwise reader a cast of its own: row 60 asserts our count and cites theirs.
+elementwise reader a cast of its own: the tests assert our count and cite theirs.
 """
 
 import json
@@ -84,7 +83,7 @@ def registry(monkeypatch):
     monkeypatch.setattr(casting_rules, "_registered", {})
 
 
-# ---- row 53: RAF's test of a convolution and its bias ----
+# ---- RAF's test of a convolution and its bias ----
 
 
 BIAS = "(float[1,2,4,4] x, float[2,2,1,1] w, float[2,1,1] b) => (float[1,2,4,4] y) { c = Conv (x, w) y = Add (c, b) }"
@@ -93,7 +92,7 @@ BIAS_FEEDS = {"x": X, "w": W, "b": B}
 
 
 @FORMATS
-def test_row_53_convolution_and_bias(dtype):
+def test_convolution_and_bias(dtype):
     program = autocast(parse(BIAS), BIAS_FEEDS, dtype)
     assert went(program, LOW_NAMES[dtype]) == ["b", "w", "x"]
     assert len(casts(program)) == 3
@@ -101,7 +100,7 @@ def test_row_53_convolution_and_bias(dtype):
 
 
 @FORMATS
-def test_row_53_a_bias_that_is_never_cast(dtype):
+def test_a_bias_that_is_never_cast(dtype):
     model, low = parse(BIAS), LOW_NAMES[dtype]
     with amp.CustomTypeHint({"Add": never}):
         program = autocast(model, BIAS_FEEDS, dtype)
@@ -119,7 +118,7 @@ def follow_first(_node, inputs, low_dtype):
 
 
 @FORMATS
-def test_row_53_the_rule_of_the_document(dtype, registry):
+def test_the_casting_rule_of_the_document(dtype, registry):
     amp.casting_rule("Add")(follow_first)
     low = LOW_NAMES[dtype]
     program = autocast(parse(BIAS), BIAS_FEEDS, dtype)
@@ -135,12 +134,12 @@ def test_the_default_of_add_is_low_if_either_is():
     assert output_types(autocast(parse(BIAS_FIRST), BIAS_FEEDS)) == ["FLOAT16"]
 
 
-# ---- rows 54 to 57 ----
+# ---- two outputs, split results, casts of the user's own, comparisons ----
 
 
 @FORMATS
 @pytest.mark.parametrize(("out_dtype", "count"), [("low", 2), ("float32", 4)])
-def test_row_54_two_outputs(dtype, out_dtype, count):
+def test_two_outputs(dtype, out_dtype, count):
     model = parse(
         "(float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,4,4] c, float[1,2,4,4] r) { c = Conv (x, w) r = Relu (c) }"
     )
@@ -152,7 +151,7 @@ def test_row_54_two_outputs(dtype, out_dtype, count):
 
 
 @FORMATS
-def test_row_55_a_tuple_from_an_operator(dtype):
+def test_split_results_joined_again_cast_the_inputs_alone(dtype):
     model = parse(
         """(float[1,2,4,4] x, float[2,2,1,1] w) => (float[1,2,4,4] y) {
             c = Conv (x, w) a, b = Split <axis = 1, num_outputs = 2> (c) y = Concat <axis = 1> (a, b)
@@ -177,7 +176,7 @@ def behind_casts(dtype, op_type):
 @FORMATS
 @pytest.mark.parametrize("op_type", ["Conv", "Relu"])
 @pytest.mark.parametrize(("out_dtype", "count"), [("low", 0), ("float32", 1)])
-def test_row_56_casts_of_the_users_own(dtype, op_type, out_dtype, count):
+def test_casts_of_the_users_own(dtype, op_type, out_dtype, count):
     model, feeds = behind_casts(dtype, op_type)
     program = autocast(model, feeds, dtype, out_dtype=dtype if out_dtype == "low" else out_dtype)
     assert len(casts(program)) == count
@@ -186,7 +185,7 @@ def test_row_56_casts_of_the_users_own(dtype, op_type, out_dtype, count):
 
 
 @FORMATS
-def test_row_57_a_product_compared_with_a_float32_constant(dtype):
+def test_a_product_compared_with_a_float32_constant(dtype):
     model = parse("(float[2,4] x, float[4,3] w, float[3] v) => (bool[2,3] y) { m = MatMul (x, w) y = Less (m, v) }")
     program = autocast(model, {"x": A, "w": M, "v": V}, dtype)
     if dtype == "float16":
@@ -197,11 +196,11 @@ def test_row_57_a_product_compared_with_a_float32_constant(dtype):
     assert output_types(program) == ["BOOL"]
 
 
-# ---- rows 60 to 62 ----
+# ---- casts that are reused, concatenation, where ----
 
 
 @FORMATS
-def test_row_60_casts_are_reused(dtype):
+def test_casts_are_reused(dtype):
     model = parse(
         """(float[4,4] x, float[4,4] w) => (float[4,4] out5) {
             out1 = MatMul (x, w) out6 = MatMul (x, w)
@@ -227,7 +226,7 @@ def test_row_60_casts_are_reused(dtype):
         pytest.param(0, 5, 0, True, id="five are not too many"),
     ],
 )
-def test_row_61_concatenation(dtype, high, low, count, is_low):
+def test_a_concatenation_follows_a_strict_majority(dtype, high, low, count, is_low):
     feeds = {f"f{i}": array(2, 4, seed=i) for i in range(high)}
     feeds |= {f"l{i}": array(2, 4, seed=10 + i).astype(NUMPY[dtype]) for i in range(low)}
     declared = ", ".join(f"{'float' if name[0] == 'f' else dtype}[2,4] {name}" for name in feeds)
@@ -240,7 +239,7 @@ def test_row_61_concatenation(dtype, high, low, count, is_low):
 
 
 @FORMATS
-def test_row_62_where(dtype):
+def test_where_casts_its_inputs_and_not_its_condition(dtype):
     model = parse(
         """(bool[2,3] condition, float[2,4] x, float[4,3] w, float[3] v) => (float[2,3] y) {
             m = MatMul (x, w) y = Where (condition, m, v)
@@ -254,7 +253,7 @@ def test_row_62_where(dtype):
     assert output_types(program) == [LOW_NAMES[dtype]]
 
 
-# ---- row 63: RAF's LeNet ----
+# ---- RAF's LeNet ----
 
 
 LENET = """(float[8,1,28,28] image) => (float[8,10] logits) {
@@ -283,7 +282,7 @@ def torch_lenet(torch):
 
 
 @pytest.mark.parametrize("image_scale", [1.0, 10.0])
-def test_row_63_lenet_is_torchs_autocast(image_scale):
+def test_lenet_is_torchs_autocast(image_scale):
     """The reference is `torch.autocast("cpu", torch.float16)`, which knows float16 since PyTorch 2.3."""
     torch = pytest.importorskip("torch")
     net = torch_lenet(torch)

@@ -1,4 +1,4 @@
-"""`autocast` of complete training steps by RAF's rules: amp_semantics.md, section 6, rows 58 and 59, and beyond."""
+"""`autocast` of complete training steps by RAF's rules."""
 
 import numpy as np
 import onnx
@@ -21,7 +21,7 @@ def run(program, feed, fetch=(), scope=None):
     return static.Executor(amp.CPUPlace()).run(program, feed, list(fetch), scope=scope)
 
 
-# ---- row 58: what is updated in place ----
+# ---- what is updated in place ----
 
 
 def in_place(compute):
@@ -42,7 +42,7 @@ IN_PLACE = {
 @FORMATS
 @pytest.mark.parametrize("out_dtype", [None, "float32"])
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_row_58_an_update_is_of_the_type_of_what_it_replaces(name, out_dtype, dtype):
+def test_an_update_is_of_the_type_of_what_it_replaces(name, out_dtype, dtype):
     build, reference = IN_PLACE[name]
     program = amp.autocast(in_place(build), dtype=dtype, out_dtype=out_dtype)
     low = LOW_NAMES[dtype]
@@ -65,7 +65,7 @@ def test_row_58_an_update_is_of_the_type_of_what_it_replaces(name, out_dtype, dt
     assert np.array_equal(scope["x"], scope["x"].astype(NUMPY[dtype]).astype(np.float32)), "a low result, cast up"
 
 
-# ---- row 59: RAF's batch_norm_infer and batch_norm_train ----
+# ---- RAF's batch_norm_infer and batch_norm_train ----
 
 MOMENTUM, EPSILON = 0.9, 1e-5
 CHANNELS = (1, 4, 1, 1)
@@ -88,7 +88,7 @@ def normalised(x, statistics, training):
 
 @FORMATS
 @pytest.mark.parametrize("training", [False, True], ids=["batch_norm_infer", "batch_norm_train"])
-def test_row_59_batch_normalisation_with_float32_statistics(training, dtype):
+def test_batch_normalisation_with_float32_statistics(training, dtype):
     main, startup = static.Program(), static.Program()
     with unique_name.guard(), static.program_guard(main, startup):
         x = static.data("x", [8, 4, 5, 6])

@@ -1,4 +1,4 @@
-"""SambaNova's presets and mixed operators, after "Compile with mixed precision (Beta)"; row 84 of the behaviours."""
+"""SambaNova's presets and mixed operators, after "Compile with mixed precision (Beta)"."""
 
 import pathlib
 
@@ -39,10 +39,10 @@ def types(program):
     }
 
 
-# ---- row 84: the document's example ----
+# ---- the document's example ----
 
 
-def test_row_84_mp0_copies_the_file_byte_for_byte(tmp_path):
+def test_mp0_copies_the_file_byte_for_byte(tmp_path):
     source = tmp_path / "m.onnx"
     source.write_bytes(parse(EXAMPLE).SerializeToString() + b"")
     report = amp.transpile(source, tmp_path / "o.onnx", preset="mp0")
@@ -51,7 +51,7 @@ def test_row_84_mp0_copies_the_file_byte_for_byte(tmp_path):
     assert {row.precision for row in report.decisions} == {"unchanged"}
 
 
-def test_row_84_mp1_is_the_documents_picture():
+def test_mp1_is_the_documents_picture():
     report = transpiled(parse(EXAMPLE), preset="mp1")
     program = report.program
     support.assert_valid(program)
@@ -66,7 +66,7 @@ def test_row_84_mp1_is_the_documents_picture():
     assert sorted(to for _, _, to in support.casts(program)) == ["BFLOAT16"] * 4 + ["FLOAT"] * 2
 
 
-def test_row_84_mp4_is_low_throughout():
+def test_mp4_is_low_throughout():
     program = transpiled(parse(EXAMPLE), preset="mp4").program
     support.assert_valid(program)
     assert all(set(inputs) | {output} == {"BFLOAT16"} for inputs, output in types(program).values())
@@ -75,7 +75,7 @@ def test_row_84_mp4_is_low_throughout():
     assert (sorted(down), up) == (["a", "b", "c"], [support.nodes(program, "Relu")[1].outputs[0].name])
 
 
-def test_row_84_a_disabled_region_stays_as_it_is_written():
+def test_a_disabled_region_stays_as_it_is_written():
     model = parse(WITH_REGION)
     for node in model.graph.node[2:]:
         node.metadata_props.add(key="amp_transpiler.region", value="disable_amp")

@@ -1,4 +1,4 @@
-"""Row 77 of `amp_semantics.md`, section 6, bit by bit: policy `torch` against casts that are written by hand.
+"""Policy `torch`, bit by bit, against casts that are written by hand.
 
 An operator of class lower_precision_fp is its control with a Cast to low before every float input and a Cast back
 behind it; one of class fp32 that a low product feeds is its control with a Cast to float32 between. Weights that
@@ -128,7 +128,7 @@ def fed(model):
 
 
 @pytest.mark.parametrize(("key", "dtype"), [pair for pair in PAIRS if has_kernel(*pair)])
-def test_row_77_a_low_operator_is_its_control_bit_by_bit(key, dtype):
+def test_a_low_operator_is_its_control_bit_by_bit(key, dtype):
     case = LOWER_PRECISION[key]
     model = case.source(dtype)
     program, feeds, low = converted(model, dtype), fed(model), LOW_NAMES[dtype]
@@ -142,14 +142,14 @@ def test_row_77_a_low_operator_is_its_control_bit_by_bit(key, dtype):
 
 
 @pytest.mark.parametrize(("key", "dtype"), [pair for pair in PAIRS if not has_kernel(*pair)])
-def test_row_77_without_a_kernel_of_the_format_the_operator_stays_float32(key, dtype):
+def test_without_a_kernel_of_the_format_the_operator_stays_float32(key, dtype):
     model = LOWER_PRECISION[key].source(dtype)
     program = converted(model, dtype)
     assert casts(program) == []
     assert_same_bits(run(model, fed(model))["y"], run(program, fed(model))["y"])
 
 
-def test_row_77_every_low_operator_of_onnx_with_a_cuda_kernel_has_a_control():
+def test_every_low_operator_of_onnx_with_a_cuda_kernel_has_a_control():
     expected = {key for key in of_class(TorchClass.LOWER_PRECISION_FP) if has_kernel(key, "float16")}
     assert expected == {key for key in LOWER_PRECISION if "::" not in key}
 
@@ -173,7 +173,7 @@ UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # the largest relative error 
 
 
 @pytest.mark.parametrize(("key", "dtype"), [(key, dtype) for key in IN_TORCH for dtype in DTYPES])
-def test_row_77_a_low_operator_is_torchs_own(key, dtype):
+def test_a_low_operator_is_torchs_own(key, dtype):
     """`torch.autocast("cpu")` casts these as it does for CUDA. It may sum in another order, hence the one unit."""
     torch = pytest.importorskip("torch", reason="torch is not installed: it is the reference")
     case = LOWER_PRECISION[key]
@@ -284,7 +284,7 @@ LEFT_OUT = {("RoiAlign", "bfloat16"), ("Upsample", "bfloat16")}
 @pytest.mark.parametrize(
     ("name", "dtype"), [(name, dtype) for name in FP32 for dtype in DTYPES if (name, dtype) not in LEFT_OUT]
 )
-def test_row_77_a_float32_operator_behind_a_low_product_is_its_control_bit_by_bit(name, dtype):
+def test_a_float32_operator_behind_a_low_product_is_its_control_bit_by_bit(name, dtype):
     case, key = FP32[name], name.partition(",")[0]
     assert TORCH_CLASSES[key][0] is TorchClass.FP32
     model, feeds, low = case.graph(), case.feeds(), LOW_NAMES[dtype]
@@ -302,7 +302,7 @@ def test_row_77_a_float32_operator_behind_a_low_product_is_its_control_bit_by_bi
     assert not np.array_equal(run(model, feeds)["y"], found), "these numbers would not show a rounding"
 
 
-def test_row_77_every_float32_operator_of_onnx_has_a_control():
+def test_every_float32_operator_of_onnx_has_a_control():
     controlled = {key for key in FP32 if "::" not in key and "," not in key}
     assert of_class(TorchClass.FP32) == controlled | WITHOUT_CONTROL.keys()
     assert not controlled & WITHOUT_CONTROL.keys()

@@ -17,7 +17,7 @@ from bert_program import BertConfig, training_step
 from raf_bert import TINY, arguments, most_alive, random_feed, work
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "raf_bert.py"
+SCRIPT = ROOT / "examples" / "raf_bert.py"
 SMALL = BertConfig(vocabulary=50, hidden=24, layers=2, heads=3, intermediate=40, positions=12)
 BATCH, SEQUENCE = 3, 8
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ("--place", "cpu", "--size", "12", "--hidden", "8", "--steps", "40")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def run(script, *args, folder, code=0):
     child = subprocess.run(
-        [sys.executable, SCRIPTS / script, *map(str, args)], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, EXAMPLES / script, *map(str, args)], cwd=folder, capture_output=True, text=True, check=False
     )
     assert child.returncode == code, child.stdout + child.stderr
     return child.stdout if code == 0 else child.stderr
@@ -28,7 +28,7 @@ def numbers(pattern, text):
     return [float(found) for found in re.findall(pattern, text)]
 
 
-# ---- train_convnet.py: the network of row 85 of the behaviours ----
+# ---- train_convnet.py: the network of 1x1 convolutions of AMD's blog ----
 
 
 @pytest.mark.parametrize(

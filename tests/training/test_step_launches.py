@@ -1,4 +1,4 @@
-"""Launches and device memory of whole training steps, counted without a GPU; the networks are in `scripts/programs`."""
+"""Launches and device memory of whole training steps, counted without a GPU; the networks are in `lab/programs`."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from tests.counted import Counted
 
 pytestmark = pytest.mark.slow
 
-STEP = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "programs" / "counted_step.py"
+STEP = pathlib.Path(__file__).resolve().parents[2] / "lab" / "programs" / "counted_step.py"
 
 
 @dataclasses.dataclass(frozen=True)

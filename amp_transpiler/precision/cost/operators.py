@@ -1,7 +1,7 @@
 """Operators as rows of data: what their CUDA kernels read, compute and launch.
 
 Operators that are in no table read all of their inputs, write all of their outputs and are one launch. The exceptions
-were counted on ONNX Runtime's CUDA provider, one node at a time (`scripts/launches.py`).
+were counted on ONNX Runtime's CUDA provider, one node at a time (`lab/launches.py`).
 """
 
 from __future__ import annotations

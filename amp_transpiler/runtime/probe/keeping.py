@@ -11,12 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from amp_transpiler.graph.user_cache import Records
-from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.probe.answers import Row
-from amp_transpiler.runtime.probe.measure import device_row
 from amp_transpiler.runtime.probe.question import SINGLE
 
-__all__ = ["Summary", "keep", "kept_rows", "summarize"]
+__all__ = ["Summary", "keep", "summarize"]
 
 _RECORDS = Records("truths")
 _BEYOND = 1.0  # units in the last place: what a function's own error may cost
@@ -33,16 +31,6 @@ def keep(rows: Sequence[Row]) -> pathlib.Path | None:
     folder = _RECORDS.folder
     path = None if folder is None else folder / f"{name}.{_RECORDS.kind}"
     return path if path is not None and path.is_file() else None
-
-
-def kept_rows(place: Place) -> list[Row]:
-    """Return the rows that were kept of a device as it is now; none if it was never asked.
-
-    Raises:
-        EnvironmentProblem: the driver does not know the device.
-    """
-    data = _RECORDS.get(_name(device_row(place)))
-    return [json.loads(line) for line in (data or b"").decode().splitlines()]
 
 
 def _device_keys(row: Row) -> list[str]:

@@ -396,7 +396,7 @@ def test_a_flag_of_one_element_changes_no_shape(shape):
 
 
 def test_momentum_still_moves_in_a_bad_step():
-    """Row 1.2: it sees zero gradients, and still applies momentum and weight decay."""
+    """It sees zero gradients, and still applies momentum and weight decay."""
     assert not Momentum.skips_on_overflow
     assert not SGD.skips_on_overflow
     assert all(kind.skips_on_overflow for kind in ADAPTIVE)

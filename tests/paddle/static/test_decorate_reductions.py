@@ -1,4 +1,4 @@
-"""SambaNova's `--fp32-params` and `--weight-grad-reduce`, as arguments of `decorate`: `amp_semantics` section 3."""
+"""SambaNova's `--fp32-params` and `--weight-grad-reduce`, as arguments of `decorate`."""
 
 import numpy as np
 import onnx
@@ -32,7 +32,7 @@ OVERLOADS = {
 
 @pytest.mark.parametrize("name", OVERLOADS)
 def test_fp32_params_makes_masters_from_the_rounded_parameters(name):
-    """Section 3: a low copy for the next op, an fp32 copy for the update, starting from low parameters."""
+    """A low copy for the next op, an fp32 copy for the update, starting from low parameters."""
     one = third(fp32_params=True, **OVERLOADS[name])
     low = one.scope["w"]
     assert low.dtype.name == OVERLOADS[name].get("dtype", "float16")
@@ -114,7 +114,7 @@ def _summed(value):
 @pytest.mark.parametrize(("dtype", "low"), [("float16", "FLOAT16"), ("bfloat16", "BFLOAT16")])
 @pytest.mark.parametrize("name", NETS)
 def test_sums_of_linear_weights_and_biases_are_in_the_format_asked_for(name, dtype, low, level):
-    """Section 3: fp32 unless told otherwise; low where the gradient is low, without a cast around it.
+    """It is fp32 unless told otherwise; low where the gradient is low, without a cast around it.
 
     In fp32 a stack's sum is part of the product that makes the gradient of the weight: it accumulates in fp32.
     """
@@ -141,7 +141,7 @@ def test_low_sums_need_fewer_casts(name):
 
 
 def test_other_sums_stay_fp32():
-    """Section 3: linear weights only: not the bias of a convolution, a scale, or an Add that follows no product."""
+    """Linear weights only: not the bias of a convolution, a scale, or an Add that follows no product."""
     text = """(float[n,3,8,8] x) => (float[n,2] y) {
         c = Conv <pads = [1, 1, 1, 1]> (x, w1, b1) r = Relu (c) s = Mul (r, k) t = Add (s, k) f = Flatten (t)
         y = Gemm (f, w3, b3)

@@ -49,7 +49,7 @@ def imported(path):
 def test_what_exporters_call_parameters_is_trained(folder, request, caplog):
     corpus = request.config.getoption("--corpus")
     if corpus is None or not pathlib.Path(corpus, folder).is_dir():
-        pytest.skip(f"{folder}: not in the corpus; scripts/fetch_corpus.py and scripts/export_corpus.py make it")
+        pytest.skip(f"{folder}: not in the corpus; lab/fetch_corpus.py and lab/export_corpus.py make it")
     caplog.set_level(logging.ERROR)
     parameters, least_trained, formulas, least_fixed = FOLDERS[folder]
     trained, fixed = 0, 0

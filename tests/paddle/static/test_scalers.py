@@ -1,4 +1,4 @@
-"""Loss scaling as PyTorch and MXNet do it: `amp_semantics` sections 4.2 and 5, section 6 rows 71 and 81 to 83."""
+"""Loss scaling as PyTorch and MXNet do it."""
 
 import itertools
 import pickle
@@ -94,7 +94,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_scaler_cannot_do_is_refused(name):
-    """Section 4.2: PyTorch's two assertions; bad steps are counted by Paddle alone."""
+    """PyTorch's two assertions; bad steps are counted by Paddle alone."""
     keywords, words = REFUSED[name]
     with pytest.raises(OptionError, match=words):
         decorated(**keywords)
@@ -111,8 +111,8 @@ def test_bfloat16_is_not_scaled_unless_asked_for(scaler):
 # ---- the scale moves ----
 
 
-def test_row_81_growth_backoff_and_tracker():
-    """Row 81: growth 2, backoff .25, interval 2, scale 4: 4, 8, then 2; tracker 1, 0, 0."""
+def test_growth_backoff_and_tracker():
+    """Growth 2, backoff .25, interval 2, scale 4: 4, 8, then 2; tracker 1, 0, 0."""
     one = net(init_loss_scaling=4.0, incr_ratio=2.0, decr_ratio=0.25, incr_every_n_steps=2)
     found = []
     for x in (GOOD, GOOD, BAD):
@@ -137,7 +137,7 @@ SEQUENCES = {
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_the_scale_moves_with_real_overflow(name):
-    """Sections 4.2 and 5, in a program whose float16 products overflow."""
+    """In a program whose float16 products overflow."""
     scaler, keywords, steps, expected = SEQUENCES[name]
     one, found = net(scaler, **keywords), []
     for step in steps:
@@ -162,7 +162,7 @@ def upstream_mxnet(steps, scale, interval):
 
 @pytest.mark.parametrize("first", [64.0, 2.0**23, 2.0**24])
 def test_mxnet_is_what_its_loss_scaler_does_up_to_its_ceiling(first):
-    """Section 5: `unskipped` and the two scales, step by step."""
+    """`unskipped` and the two scales, step by step."""
     steps = "......x..x.xx......."
     one = high_loss("mxnet", init_loss_scaling=first, incr_every_n_steps=2)
     found = []
@@ -174,7 +174,7 @@ def test_mxnet_is_what_its_loss_scaler_does_up_to_its_ceiling(first):
 
 
 def test_torch_keeps_a_scale_that_would_grow_to_infinity():
-    """Section 4.2: growth is kept only if it is finite, and the tracker starts anew."""
+    """Growth is kept only if it is finite, and the tracker starts anew."""
     one = high_loss("torch", init_loss_scaling=2.0**127, incr_every_n_steps=1)
     one.run(GOOD, factor=0.0)
     state = one.optimizer.state_dict(one.scope)
@@ -182,7 +182,7 @@ def test_torch_keeps_a_scale_that_would_grow_to_infinity():
 
 
 def test_gradients_are_divided_by_the_scale_that_multiplied_them():
-    """Section 5: mxnet's pending scale must not unscale the step that it was not used in."""
+    """MXNet's pending scale must not unscale the step that it was not used in."""
     found = []
     for scaler in ("mxnet", "torch"):
         one = net(scaler, made=optimizer.SGD(0.125, multi_precision=True), incr_every_n_steps=1)
@@ -199,7 +199,7 @@ def test_gradients_are_divided_by_the_scale_that_multiplied_them():
 @pytest.mark.parametrize("masters", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_skips_a_step_that_overflows(name, masters, scaler):
-    """Sections 4.2 and 5: parameters, masters, velocity, moments, powers of beta, weight decay: nothing moves."""
+    """Parameters, masters, velocity, moments, powers of beta, weight decay: nothing moves."""
     keywords = {} if masters else {"master_weight": False}
     one = net(scaler, made=OPTIMIZERS[name](multi_precision=masters), **keywords)
     one.run(GOOD)
@@ -228,7 +228,7 @@ def test_a_skipped_step_counts_for_no_schedule():
 
 
 def test_an_optimizer_decorated_again_for_paddle_takes_bad_steps_again():
-    """Section 1.2: the skip belongs to the scaler, not to the optimizer."""
+    """The skip belongs to the scaler, not to the optimizer."""
     sgd = optimizer.SGD(0.125, weight_decay=0.5, multi_precision=True)
     net(made=sgd)
     one = net("paddle", made=sgd)
@@ -245,7 +245,7 @@ def test_the_program_has_no_if_and_no_counter_that_nobody_reads(scaler):
     assert ("next_loss_scaling_0" in one.main.persistables) == (scaler == "mxnet")
 
 
-# ---- rows 71 and 83: the check ----
+# ---- the check ----
 
 
 def check(arrays, scale):
@@ -282,8 +282,8 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_row_71_all_finite_and_multi_all_finite(name):
-    """Row 71: the flag over one tensor and over many."""
+def test_all_finite_and_multi_all_finite(name):
+    """The flag over one tensor and over many."""
     tensors, flag = FLAGS[name]
     assert check(tensors, 1.0)[1] is flag
 
@@ -292,8 +292,8 @@ MIXED = [np.float16, np.float32, ml_dtypes.bfloat16, np.float16, np.float32]
 
 
 @pytest.mark.parametrize("place", [None, *range(len(MIXED))])
-def test_row_83_an_infinity_in_any_gradient_of_mixed_types_is_found(place):
-    """Row 83: whichever it is in; without one, the unscaled gradients are exact."""
+def test_an_infinity_in_any_gradient_of_mixed_types_is_found(place):
+    """Whichever it is in; without one, the unscaled gradients are exact."""
     grads = [np.full((3, 2), 8.0 * (i + 1)).astype(kind) for i, kind in enumerate(MIXED)]
     if place is not None:
         grads[place][1, 1] = np.inf
@@ -313,7 +313,7 @@ def test_row_83_an_infinity_in_any_gradient_of_mixed_types_is_found(place):
     [("torch", set()), ("mxnet", {"_next_scale"}), ("paddle", {"_bad_step_tracker", "decr_every_n_nan_or_inf"})],
 )
 def test_the_state_goes_through_a_pickle_and_the_run_goes_on_from_it(scaler, more):
-    """Row 82: PyTorch's keys, Python's numbers; a run that continues is the run that was not interrupted."""
+    """PyTorch's keys, Python's numbers; a run that continues is the run that was not interrupted."""
     steps = [GOOD, GOOD, BAD, GOOD, BAD, GOOD, GOOD]
     options = {"incr_every_n_steps": 3} | ({"decr_every_n_nan_or_inf": 2} if scaler == "paddle" else {})
     whole, states = net(scaler, **options), []
@@ -336,8 +336,8 @@ def test_the_state_goes_through_a_pickle_and_the_run_goes_on_from_it(scaler, mor
 
 
 @pytest.mark.parametrize("scaler", ["torch", "mxnet"])
-def test_row_82_three_good_steps_and_a_skipped_one_are_three_steps_of_fp32(scaler):
-    """Row 82: parameters match an fp32 control that never saw the bad batch; the scaler is pickled in between."""
+def test_three_good_steps_and_a_skipped_one_are_three_steps_of_fp32(scaler):
+    """Parameters match an fp32 control that never saw the bad batch; the scaler is pickled in between."""
     text = "(float[n,8] x) => (float[n,4] y) { h = Gemm (x, w1, b1) r = Relu (h) y = Gemm (r, w2, b2) }"
     weights = {"w1": array(8, 8, seed=1, scale=0.3), "b1": array(8, seed=2, scale=0.1)}
     weights |= {"w2": array(8, 4, seed=3, scale=0.3), "b2": array(4, seed=4, scale=0.1)}
@@ -413,7 +413,7 @@ def test_a_state_of_pytorchs_own_fits(shared):
 
 @pytest.mark.parametrize("scaler", ["paddle", "torch", "mxnet"])
 def test_update_scale_holds_until_the_scale_moves(scaler):
-    """Section 4.2: update(new_scale) overrides; the tracker stays."""
+    """`update(new_scale)` overrides; the tracker stays."""
     one = net(scaler)
     one.run(GOOD)
     one.optimizer.update_scale(16, one.scope)

@@ -26,7 +26,7 @@ from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 
-SCRIPT = pathlib.Path(__file__).parents[3] / "scripts" / "train_with_onnxruntime.py"
+SCRIPT = pathlib.Path(__file__).parents[3] / "examples" / "train_with_onnxruntime.py"
 RANDOM = np.random.default_rng(0)
 BATCH = {"x": RANDOM.normal(size=(4, 3)).astype(np.float32), "y": RANDOM.normal(size=(4, 2)).astype(np.float32)}
 

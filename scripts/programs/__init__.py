@@ -1,1 +1,0 @@
-"""Networks that are measured, as static programs and in PyTorch, of the same sizes."""
