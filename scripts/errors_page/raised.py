@@ -86,9 +86,7 @@ def all_raised() -> list[Raised]:
 @functools.cache  # the source is parsed once a process
 def _all_raised() -> tuple[Raised, ...]:
     return tuple(
-        row
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for row in sorted(_raised_in(path), key=lambda row: row.first)
+        row for path in sorted(PACKAGE.rglob("*.py")) for row in sorted(_raised_in(path), key=lambda row: row.first)
     )
 
 
