@@ -24,7 +24,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import onnx_ir as ir
-import scipy.stats
 
 from amp_transpiler.precision.cost import DEVICES, NodeCost, predicted
 from amp_transpiler.precision.cost.work import is_measured, seconds_of
@@ -243,6 +242,8 @@ def costs_of(program: Program) -> list[tuple[int, NodeCost]]:
 
 def rank_correlation(times: Iterable[tuple[float, float]]) -> float:
     """Return Spearman's correlation of two orders."""
+    import scipy.stats  # a second, which tests of the tables need not pay
+
     first, second = zip(*times, strict=True)
     return float(scipy.stats.spearmanr(first, second).statistic)
 

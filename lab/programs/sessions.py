@@ -16,7 +16,7 @@ import amp_transpiler  # noqa: F401  before onnxruntime, whose telemetry it swit
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.precision.cost import DEVICES, predict, traffic
+from amp_transpiler.precision.cost import DEVICES, predicted, traffic
 
 __all__ = ["Sessions", "describe"]
 
@@ -72,15 +72,16 @@ class Sessions:
 
 def describe(graphs: Sequence[ir.Model]) -> dict[str, Any]:
     """Return bytes, launches by operator, and predicted milliseconds of a run of these graphs."""
-    costs = [cost for graph in graphs for cost in traffic(graph)]
+    by_graph = [traffic(graph) for graph in graphs]  # once: it infers shapes, for seconds where a network is large
+    costs = [cost for found in by_graph for cost in found]
     by_operator: collections.Counter[str] = collections.Counter()
     for cost in costs:
         by_operator[cost.node.op_type] += cost.launches
     casts = [cost for cost in costs if cost.node.op_type == "Cast"]
-    predicted = {
+    milliseconds = {
         name: {
-            "ms": sum(predict(graph, device).milliseconds for graph in graphs),
-            "graph_ms": sum(predict(graph, device, cuda_graph=True).milliseconds for graph in graphs),
+            "ms": sum(predicted(found, device).milliseconds for found in by_graph),
+            "graph_ms": sum(predicted(found, device, cuda_graph=True).milliseconds for found in by_graph),
         }
         for name, device in DEVICES.items()
     }
@@ -92,5 +93,5 @@ def describe(graphs: Sequence[ir.Model]) -> dict[str, Any]:
         "copied": sum(cost.copied for cost in costs),
         "predicted_launches": sum(cost.launches for cost in costs),
         "by_operator": dict(by_operator.most_common()),
-        "predicted": predicted,
+        "predicted": milliseconds,
     }

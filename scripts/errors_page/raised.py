@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -79,10 +80,14 @@ class Raised:
 
 def all_raised() -> list[Raised]:
     """Return the messages of the package, by module and line."""
-    found: list[Raised] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        found += sorted(_raised_in(path), key=lambda row: row.first)
-    return found
+    return list(_all_raised())
+
+
+@functools.cache  # the source is parsed once a process
+def _all_raised() -> tuple[Raised, ...]:
+    return tuple(
+        row for path in sorted(PACKAGE.rglob("*.py")) for row in sorted(_raised_in(path), key=lambda row: row.first)
+    )
 
 
 def listed() -> list[Raised]:

@@ -105,10 +105,17 @@ def test_more_gradients_than_inputs_are_an_error():
         Rule.of(lambda g: (g, g, g))(node("y = Mul(x, a)"))
 
 
+@functools.cache
+def schemas_by_operator() -> dict[str, list[onnx.defs.OpSchema]]:
+    found: dict[str, list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if not schema.domain:
+            found.setdefault(schema.name, []).append(schema)
+    return found
+
+
 def schemas(op_type: str) -> list[onnx.defs.OpSchema]:
-    return [
-        schema for schema in onnx.defs.get_all_schemas_with_history() if (schema.domain, schema.name) == ("", op_type)
-    ]
+    return schemas_by_operator().get(op_type, [])
 
 
 # ONNX Runtime has some operators in ONNX's domain that ONNX does not know.

@@ -296,8 +296,9 @@ def test_a_forked_process_has_children_of_its_own(own_pool):
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from amp_transpiler.verification.child import lease
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without
 if __name__ == "__main__":
     with lease() as one:
         one.ask("device", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -23,6 +24,23 @@ ASKED = {"inputs": X, "tolerance": 1e-4}
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache" / "verified"
+
+
+@pytest.fixture(scope="module")
+def asked_once(tmp_path_factory):
+    """The report of the usual question, and the cache that it leaves: a search, which nearly every test begins with."""
+    folder = tmp_path_factory.mktemp("asked")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+        return amp.transpile(MODEL, **ASKED, prefer="size"), folder
+
+
+@pytest.fixture
+def first(asked_once, cache) -> amp.Report:
+    """The report of the usual question, which this test's cache knows."""
+    report, folder = asked_once
+    shutil.copytree(folder, cache.parent)
+    return report
 
 
 @pytest.fixture
@@ -68,8 +86,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_any_other_question_is_compared(name, forbidden):
-    first = amp.transpile(MODEL, **ASKED, prefer="size")
+def test_any_other_question_is_compared(name, first, forbidden):
     asked = {**ASKED, "prefer": "size", **OTHERS[name]}
     if name == "regions that change nothing":
         asked["disable_amp"] = [f"^{first.repaired[0]}$"]
@@ -78,8 +95,8 @@ def test_any_other_question_is_compared(name, forbidden):
         amp.transpile(MODEL, **asked)
 
 
+@pytest.mark.usefixtures("first")
 def test_another_weight_is_another_question(forbidden):
-    amp.transpile(MODEL, **ASKED, prefer="size")
     changed = W.copy()
     changed[0, 0] += 1.0
     forbidden()
@@ -115,8 +132,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_a_record_that_does_not_fit_is_made_anew(name, cache):
-    first = amp.transpile(MODEL, **ASKED, prefer="size")
+def test_a_record_that_does_not_fit_is_made_anew(name, first, cache):
     spoil(cache, SPOILED[name])
     again = amp.transpile(MODEL, **ASKED, prefer="size")
     assert told(again) == told(first)
@@ -130,8 +146,8 @@ def test_what_needs_no_search_is_compared_each_time(forbidden):
         amp.transpile(MODEL, inputs=X, prefer="size")
 
 
+@pytest.mark.usefixtures("first")
 def test_a_file_that_does_not_open_is_refused(monkeypatch):
-    amp.transpile(MODEL, **ASKED, prefer="size")
     from amp_transpiler.verification.structure import LoadResult
 
     monkeypatch.setattr(check_file, "check_load", lambda *_: LoadResult("refused", "for the test"))
