@@ -20,12 +20,12 @@ from amp_transpiler.autodiff.unfit_branches import stand_in
 from amp_transpiler.errors import MisfitError, ModelError
 from amp_transpiler.graph.builder import GraphBuilder, is_static
 from amp_transpiler.graph.constness import constant_array, constant_of
+from amp_transpiler.graph.evaluate import MOST_ELEMENTS, evaluate
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.graph.waiting import WAITING_DOMAIN, waiting_nodes
 from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.precision.cost.contents import MOST_ELEMENTS, content_of
 
 __all__ = ["Expansion", "append_deferred", "expand_deferred"]
 
@@ -169,7 +169,7 @@ class _Expander:
             return None
         if node.op_type == "NonZero":
             return None if arrays[0] is None else np.array(np.nonzero(arrays[0]), np.int64)
-        return content_of(node, arrays)
+        return evaluate(node, arrays)
 
     def _array(self, value: ir.Value) -> np.ndarray | None:
         if value not in self._contents:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.evaluate import MOVES, evaluate
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["Dim", "Sizes"]
@@ -147,30 +148,6 @@ def _shape_content(sizes: Sizes, node: ir.Node) -> Dims | None:
     return shape[start:end]
 
 
-def _gather_content(sizes: Sizes, node: ir.Node) -> Dims | None:
-    data, indices = sizes.content(node.inputs[0]), sizes.content(node.inputs[1])
-    if data is None or indices is None or not all(isinstance(i, int) and -len(data) <= i < len(data) for i in indices):
-        return None
-    return tuple(data[int(index)] for index in indices)
-
-
-def _slice_content(sizes: Sizes, node: ir.Node) -> Dims | None:
-    parts = [sizes.content(value) for value in node.inputs]
-    if any(part is None or len(part) == 0 for part in parts) or len(parts) < 3:
-        return None
-    data, *bounds = (part for part in parts if part is not None)
-    if len(bounds[0]) != 1 or not all(isinstance(bound[0], int) for bound in bounds):
-        return None
-    start, end = int(bounds[0][0]), int(bounds[1][0])
-    step = int(bounds[3][0]) if len(bounds) > 3 else 1
-    return data[start : None if end >= _MOST else end : step]
-
-
-def _concat_content(sizes: Sizes, node: ir.Node) -> Dims | None:
-    parts = [sizes.content(value) for value in node.inputs]
-    return None if any(part is None for part in parts) else sum((part for part in parts if part is not None), ())
-
-
 def _same_content(sizes: Sizes, node: ir.Node) -> Dims | None:
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) not in (ir.DataType.INT64, ir.DataType.INT32):
         return None
@@ -186,15 +163,24 @@ def _aligned(parts: Sequence[Dims | None]) -> list[tuple[Dim, ...]] | None:
     return list(zip(*(part * length if len(part) == 1 else part for part in known), strict=True))
 
 
-def _arithmetic(operate: Callable[[int, int], int | None]) -> Callable[[Sizes, ir.Node], Dims | None]:
-    def rule(sizes: Sizes, node: ir.Node) -> Dims | None:
-        pairs = _aligned([sizes.content(value) for value in node.inputs])
-        if pairs is None or not all(isinstance(dim, int) for pair in pairs for dim in pair):
-            return None
-        found = [operate(int(a), int(b)) for a, b in pairs]
-        return None if None in found else tuple(dim for dim in found if dim is not None)
+def _computed_content(sizes: Sizes, node: ir.Node) -> Dims | None:
+    """Of numbers whatever numpy computes; symbols may only be moved."""
+    contents = [sizes.content(value) for value in node.inputs]
+    if any(content is None and value is not None for content, value in zip(contents, node.inputs, strict=True)):
+        return None
+    is_known = all(isinstance(dim, int) for content in contents for dim in content or ())
+    if not is_known and node.op_type not in MOVES:
+        return None
+    dtype = np.int64 if is_known else object
+    data, *others = (None if content is None else np.array(content, dtype) for content in contents)
+    # Where a symbol is data, what picks it is still numbers.
+    rest = [None if array is None else array.astype(np.int64) if _is_numbers(array) else array for array in others]
+    result = evaluate(node, [data, *rest], most=_SMALL)
+    return None if result is None or result.ndim > 1 else tuple(result.reshape(-1).tolist())
 
-    return rule
+
+def _is_numbers(array: np.ndarray) -> bool:
+    return all(isinstance(dim, int) for dim in array.tolist())
 
 
 def _equal_content(sizes: Sizes, node: ir.Node) -> Dims | None:
@@ -227,9 +213,7 @@ def _filled_content(sizes: Sizes, node: ir.Node) -> Dims | None:
 
 _CONTENTS: Mapping[str, Callable[[Sizes, ir.Node], Dims | None]] = {
     "Shape": _shape_content,
-    "Gather": _gather_content,
-    "Slice": _slice_content,
-    "Concat": _concat_content,
+    **dict.fromkeys(("Gather", "Slice", "Concat", "Add", "Sub", "Mul", "Div"), _computed_content),
     "Cast": _same_content,
     "Identity": _same_content,
     "Reshape": _same_content,
@@ -238,10 +222,6 @@ _CONTENTS: Mapping[str, Callable[[Sizes, ir.Node], Dims | None]] = {
     "Equal": _equal_content,
     "Where": _chosen_content,
     "ConstantOfShape": _filled_content,
-    "Add": _arithmetic(lambda a, b: a + b),
-    "Sub": _arithmetic(lambda a, b: a - b),
-    "Mul": _arithmetic(lambda a, b: a * b),
-    "Div": _arithmetic(lambda a, b: a // b if b > 0 and a >= 0 else None),
 }
 
 # ---- shapes ----

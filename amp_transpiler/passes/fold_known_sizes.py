@@ -7,13 +7,13 @@ their result to a low format would be one more.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array, constant_of
+from amp_transpiler.graph.evaluate import evaluate
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.shape_inference import sizes_from_inputs
 from amp_transpiler.graph.unread import remove_unread
@@ -23,53 +23,14 @@ from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["FoldKnownSizes"]
 
-logger = logging.getLogger(__name__)
-
 _UNKNOWN = -(1 << 40)  # stands for an open dimension in the result of Shape; no size is negative
 _SMALL = 64  # elements of a constant that takes part in a computation of sizes
 
 
-def _gather(node: ir.Node, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take(data, indices, axis=node.attributes.get_int("axis", 0))
-
-
-def _slice(
-    _: ir.Node,
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    axes: np.ndarray | None = None,
-    steps: np.ndarray | None = None,
-) -> np.ndarray:
-    axes = np.arange(len(starts)) if axes is None else axes
-    steps = np.ones_like(starts) if steps is None else steps
-    index = [slice(None)] * data.ndim
-    for axis, *bounds in zip(axes.tolist(), starts.tolist(), ends.tolist(), steps.tolist(), strict=True):
-        index[axis] = slice(*bounds)
-    return data[tuple(index)]
-
-
-def _squeeze(node: ir.Node, data: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
-    chosen = node.attributes.get_ints("axes", None) if axes is None else axes.tolist()
-    return np.squeeze(data, None if chosen is None else tuple(chosen))
-
-
-_MOVES: Mapping[str, Callable[..., np.ndarray]] = {
-    "Gather": _gather,
-    "Identity": lambda _, data: data,
-    "Slice": _slice,
-    "Squeeze": _squeeze,
-}
+_MOVES = frozenset(("Gather", "Identity", "Slice", "Squeeze"))
 """Operators that only pick elements, so that an open dimension beside the one that is picked does no harm."""
 
-_ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
-    "Add": np.add,
-    "Div": np.divide,
-    "Mul": np.multiply,
-    "Reciprocal": np.reciprocal,
-    "Sqrt": np.sqrt,
-    "Sub": np.subtract,
-}
+_ARITHMETIC = frozenset(("Add", "Div", "Mul", "Reciprocal", "Sqrt", "Sub"))
 """Operators whose float32 result IEEE 754 fixes to the last bit, so that folding them changes no output."""
 
 _OPERATORS = {"Cast", *_MOVES, *_ARITHMETIC}
@@ -123,9 +84,9 @@ def _known_values(graph: ir.Graph, sizes: Mapping[str, Sequence[int | None]]) ->
             first, last = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(dims))
             known[node.outputs[0]] = np.array(dims[first:last], np.int64)
         elif node.op_type in _OPERATORS and any(value in known for value in node.inputs):
-            arrays = [_array(value, known) for value in node.inputs if value is not None]
-            result = _evaluated(node, arrays)
-            if result is not None:
+            arrays = [None if value is None else _array(value, known) for value in node.inputs]
+            is_known = all(array is not None or value is None for array, value in zip(arrays, node.inputs, strict=True))
+            if is_known and (result := _evaluated(node, arrays)) is not None:
                 known[node.outputs[0]] = result
     return known
 
@@ -139,20 +100,13 @@ def _array(value: ir.Value, known: Mapping[ir.Value, np.ndarray]) -> np.ndarray 
 
 def _evaluated(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
     """Return the result of a node; None if an input is open, or if the node is not valid."""
-    given = [array for array in arrays if array is not None]
+    known = [array for array in arrays if array is not None]
     moves = node.op_type in _MOVES
-    if len(given) < len(arrays) or any((array == _UNKNOWN).any() for array in given[moves:]):
+    if any((array == _UNKNOWN).any() for array in known[moves:]):
         return None
-    if node.op_type in _ARITHMETIC and any(array.dtype != np.float32 for array in given):
+    if node.op_type in _ARITHMETIC and any(array.dtype != np.float32 for array in known):
         return None
-    try:
-        if node.op_type == "Cast":
-            return given[0].astype(ir.DataType(node.attributes.get_int("to", 0)).numpy())
-        with np.errstate(all="ignore"):
-            return np.asarray(_MOVES[node.op_type](node, *given) if moves else _ARITHMETIC[node.op_type](*given))
-    except (IndexError, TypeError, ValueError) as error:
-        logger.debug("%s '%s' is not folded: %s", node.op_type, node.name, error)
-        return None
+    return evaluate(node, arrays)
 
 
 def _is_read(value: ir.Value, known: Mapping[ir.Value, np.ndarray]) -> bool:

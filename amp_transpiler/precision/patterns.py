@@ -15,19 +15,20 @@ Rounding every step makes 1.2 to 2.5 times the error of rounding once, as sums o
 range with an effect, divides by what may be zero, or amplifies: a lost digit of the gate is a lost digit of the result
 at most as large as the input's. So what is unsafe about a single node does not count where the whole is safe.
 
-A form is an expression over `x`, one value all over, and `c`, a constant number. Sums and products match in either
-order. Forms are tried at their last node alone, each no deeper than it is written, so the cost is linear in nodes.
+A form is an expression of `graph.match`. Forms are tried at their last node only, each no deeper than it is written,
+so the cost is linear in nodes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.match import Call, match_at, parse_form
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["NORMALISATION", "PATTERNS", "Match", "Pattern", "matches"]
@@ -88,18 +89,6 @@ class Match:
     nodes: frozenset[ir.Node]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Call:
-    """A node of an expression."""
-
-    op_type: str
-    arguments: tuple[_Term, ...]
-
-
-_Term = _Call | str  # "x" or "c"
-_SWAPS = {"Add", "Mul"}
-
-
 def matches(nodes: Iterable[ir.Node]) -> Iterator[Match]:
     """Yield the patterns in a program; no node is in two of them.
 
@@ -111,92 +100,20 @@ def matches(nodes: Iterable[ir.Node]) -> Iterator[Match]:
         if not is_standard(node) or node.op_type not in _ENDS:
             continue
         for pattern, term in _ENDS[node.op_type]:
-            found = _match(term, node)
-            if found is not None and not found & taken:
-                taken |= found
-                yield Match(pattern, frozenset(found))
+            members = match_at(term, node, _kind_of)
+            if members is not None and not members & taken:
+                taken |= members
+                yield Match(pattern, members)
                 break
 
 
-def _match(term: _Call, node: ir.Node) -> set[ir.Node] | None:
-    """The nodes of the expression that ends in `node`; None if it is another, or if part of it is read elsewhere."""
-    found = _call(term, node, None)
-    if found is None:
-        return None
-    members = found[1]
-    for member in members - {node}:
-        readers = {use.node for value in member.outputs for use in value.uses()}
-        if not readers <= members or any(value.is_graph_output() for value in member.outputs):
-            return None
-    return members
-
-
-_Found = tuple[ir.Value | None, set[ir.Node]]  # what `x` is, if it was met, and the nodes
-
-
-def _call(term: _Call, node: ir.Node, x: ir.Value | None) -> _Found | None:
-    if node.op_type != term.op_type or not is_standard(node) or len(node.inputs) != len(term.arguments):
-        return None
-    orders = [tuple(node.inputs)]
-    if term.op_type in _SWAPS and term.arguments[0] != term.arguments[1]:
-        orders.append(orders[0][::-1])
-    for values in orders:
-        found = _arguments(term.arguments, values, x)
-        if found is not None:
-            return found[0], found[1] | {node}
-    return None
-
-
-def _arguments(terms: tuple[_Term, ...], values: tuple[ir.Value | None, ...], x: ir.Value | None) -> _Found | None:
-    members: set[ir.Node] = set()
-    for term, value in zip(terms, values, strict=True):
-        if value is None:
-            return None
-        if term == "c":
-            if not _is_number(value):
-                return None
-        elif term == "x":
-            if _is_number(value) or x not in (None, value):
-                return None
-            x = value
-        else:
-            assert isinstance(term, _Call)  # no other kind is left
-            producer = value.producer()
-            found = None if producer is None else _call(term, producer, x)
-            if found is None:
-                return None
-            x = found[0]
-            members |= found[1]
-    return x, members
-
-
-def _is_number(value: ir.Value) -> bool:
+def _kind_of(value: ir.Value) -> Literal["number", "constant", ""]:
     tensor = constant_of(value)
-    return tensor is not None and tensor.size == 1
+    return "" if tensor is None else "number" if tensor.size == 1 else "constant"
 
 
-def _parsed(text: str) -> _Call:
-    """Return the expression that a form spells."""
-    tokens = re.findall(r"\w+|[(),]", text)
-
-    def term(at: int) -> tuple[_Term, int]:
-        word = tokens[at]
-        if at + 1 >= len(tokens) or tokens[at + 1] != "(":
-            return word, at + 1
-        arguments: list[_Term] = []
-        at += 1
-        while tokens[at] != ")":
-            argument, at = term(at + 1)
-            arguments.append(argument)
-        return _Call(word, tuple(arguments)), at + 1
-
-    parsed, _ = term(0)
-    assert isinstance(parsed, _Call)  # every row of the table is one
-    return parsed
-
-
-_ENDS: dict[str, list[tuple[Pattern, _Call]]] = {}
+_ENDS: dict[str, list[tuple[Pattern, Call]]] = {}
 for _pattern in PATTERNS:
     for _form in _pattern.forms:
-        _term = _parsed(_form)
+        _term = parse_form(_form)
         _ENDS.setdefault(_term.op_type, []).append((_pattern, _term))

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.graph.evaluate import evaluate
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
@@ -50,7 +51,7 @@ class LabelSource:
 
     def names(self) -> list[str]:
         """Return the names of the values that are needed to tell which row a label belongs to."""
-        moved = (value for node in self.moves if _MOVES[node.op_type] is not None for value in node.inputs)
+        moved = (value for node in self.moves if node.op_type in _REORDER for value in node.inputs)
         return [str(value.name) for value in (self.scores, self.labels, *moved) if value is not None]
 
 
@@ -61,7 +62,7 @@ def label_source(output: ir.Value) -> LabelSource | None:
     while value is not None and (node := value.producer()) is not None and is_standard(node):
         if node.op_type in ("ArgMax", "ArgMin") or (node.op_type == "TopK" and value.index() == 1):
             return LabelSource(node, tuple(reversed(moves)))
-        if node.op_type not in _MOVES:
+        if node.op_type not in _KEEP_ORDER | _REORDER:
             return None
         moves.append(node)
         value = node.inputs[0]
@@ -136,10 +137,11 @@ def _close_calls(
     rows = np.moveaxis(scores, axis, -1)
     rows = rows.reshape(-1, rows.shape[-1]).astype(np.float64)
     row_of = _rows_of_labels(source, scores.shape, axis, labels.shape)
-    moved, row_of = (_moved(source.moves, values, array).reshape(-1) for array in (labels, row_of))
+    moved, moved_rows = (_moved(source.moves, values, array) for array in (labels, row_of))
     first, second = wanted.reshape(-1).astype(np.int64), got.reshape(-1).astype(np.int64)
-    if moved.shape != first.shape:
+    if moved is None or moved_rows is None or moved.size != first.size:
         return 0
+    moved, row_of = moved.reshape(-1), moved_rows.reshape(-1)
     # Where the run with the scores as outputs finds another label, the scores say nothing about the one that counts.
     at = np.flatnonzero((first != second) & (moved == first) & (second >= 0) & (second < rows.shape[1]))
     chosen = rows[row_of[at]]
@@ -162,51 +164,18 @@ def _rows_of_labels(source: LabelSource, scores: tuple[int, ...], axis: int, lab
     return rows.reshape(labels)
 
 
-# ---- operators that only move or recast integers ----
-
-
-def _moved(moves: Sequence[ir.Node], values: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+def _moved(moves: Sequence[ir.Node], values: Mapping[str, Any], array: np.ndarray) -> np.ndarray | None:
     """Return the elements of `array`, which stands for the labels, in the order in which the last node has them."""
     for node in moves:
-        move = _MOVES[node.op_type]
-        if move is not None:
-            operands: list[Any] = [None if value is None else values[str(value.name)] for value in node.inputs]
-            array = move(node, array.reshape(operands[0].shape), *operands[1:])
+        if node.op_type in _KEEP_ORDER:
+            continue
+        operands: list[Any] = [None if value is None else values[str(value.name)] for value in node.inputs]
+        moved = evaluate(node, [array.reshape(operands[0].shape), *operands[1:]], most=math.inf)
+        if moved is None:
+            return None
+        array = moved
     return array
 
 
-def _transpose(node: ir.Node, array: np.ndarray) -> np.ndarray:
-    axes = node.attributes.get_ints("perm", ())
-    return array.transpose(axes or None)
-
-
-def _gather(node: ir.Node, array: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take(array, indices, node.attributes.get_int("axis", 0))
-
-
-def _slice(_: ir.Node, array: np.ndarray, *operands: np.ndarray | None) -> np.ndarray:
-    starts, ends, axes, steps = (*operands, None, None, None)[:4]
-    assert starts is not None
-    assert ends is not None
-    axes = np.arange(len(starts)) if axes is None else axes
-    steps = np.ones(len(starts), np.int64) if steps is None else steps
-    cut = [slice(None)] * array.ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # A negative step may end before the first element, which ONNX writes as a very low number.
-        past = step < 0 and end < -array.shape[axis]
-        cut[axis] = slice(int(start), None if past else int(end), int(step))
-    return array[tuple(cut)]
-
-
-_MOVES: dict[str, Callable[..., np.ndarray] | None] = {
-    "Cast": None,
-    "Flatten": None,
-    "Gather": _gather,
-    "Identity": None,
-    "Reshape": None,
-    "Slice": _slice,
-    "Squeeze": None,
-    "Transpose": _transpose,
-    "Unsqueeze": None,
-}
-"""Operator -> how it moves elements; None for one that keeps their order. The labels are its first input."""
+_KEEP_ORDER = frozenset(("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+_REORDER = frozenset(("Gather", "Slice", "Transpose"))

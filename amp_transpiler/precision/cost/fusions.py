@@ -14,11 +14,11 @@ from typing import Literal
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.match import Call, match_at, only_read_within, parse_form
 from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.precision.cost.expressions import Call, found_at, only_read_within, parsed
 from amp_transpiler.precision.cost.shapes import Sizes
 from amp_transpiler.precision.patterns import PATTERNS
 
@@ -107,7 +107,7 @@ class _Form:
 
 _ENDS: dict[str, list[_Form]] = {}
 for _name, _texts, _written in _FORMS:
-    for _term in map(parsed, _texts):
+    for _term in map(parse_form, _texts):
         _makers = frozenset(term.op_type for term in _term.arguments if isinstance(term, Call))
         _ENDS.setdefault(_term.op_type, []).append(_Form(_name, _term, _makers, _written))
 
@@ -195,7 +195,7 @@ class _Planner:
         for form in _ENDS[node.op_type]:
             if not form.makers <= makers or (form.written and not self.written):
                 continue
-            found = found_at(form.term, node, self.kind_of)
+            found = match_at(form.term, node, self.kind_of)
             if found is not None and not any(member in self.fused for member in found):
                 self._join(Fused(form.name, found, node, node))
                 return

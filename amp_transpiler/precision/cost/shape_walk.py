@@ -12,10 +12,10 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.evaluate import MOST_ELEMENTS, Array, evaluate
 from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.precision.cost.contents import MOST_ELEMENTS, Array, content_of
 
 __all__ = ["Shape", "ShapeWalk", "Tensor"]
 
@@ -207,7 +207,7 @@ class ShapeWalk:
         else:
             inputs = [self._content(value) for value in node.inputs]
             unknown = any(array is None and value is not None for array, value in zip(inputs, node.inputs, strict=True))
-            made = None if unknown or not inputs else content_of(node, inputs)
+            made = None if unknown or not inputs else evaluate(node, inputs)
             if made is None:
                 return
             content = made

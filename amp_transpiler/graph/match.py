@@ -1,4 +1,4 @@
-"""Places where nodes compute a written expression, and no other node reads what lies between.
+"""Matching of nodes against written expressions: the nodes that compute one, which nothing else may read.
 
 An expression is written with operators, `x` (one value all over), `c` (a constant number), `w` (any constant) and `y`
 (any value). Sums and products match in either order. Inputs that a form does not write, such as axes, may be there if
@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["Call", "ConstantKind", "found_at", "only_read_within", "parsed"]
+__all__ = ["Call", "ConstantKind", "match_at", "only_read_within", "parse_form"]
 
 ConstantKind: TypeAlias = Callable[[ir.Value], Literal["number", "constant", ""]]
 
@@ -31,7 +31,7 @@ class Call:
     arguments: tuple[Call | str, ...]
 
 
-def parsed(text: str) -> Call:
+def parse_form(text: str) -> Call:
     """Return the expression that a form spells."""
     tokens = re.findall(r"\w+|[(),]", text)
 
@@ -46,12 +46,12 @@ def parsed(text: str) -> Call:
             arguments.append(argument)
         return Call(word, tuple(arguments)), at + 1
 
-    found, _ = term(0)
-    assert isinstance(found, Call)  # every form is one
-    return found
+    form, _ = term(0)
+    assert isinstance(form, Call)  # every form is one
+    return form
 
 
-def found_at(form: Call, node: ir.Node, kind_of: ConstantKind) -> frozenset[ir.Node] | None:
+def match_at(form: Call, node: ir.Node, kind_of: ConstantKind) -> frozenset[ir.Node] | None:
     """Return the nodes of a form that ends in `node`; None if it is another, or part of it is read elsewhere."""
     found = _call(form, node, None, kind_of)
     if found is None or not only_read_within(found[1], node):

@@ -1,9 +1,13 @@
-"""Small tensors that a run computes from sizes: known before it, once the sizes of the inputs are."""
+"""Nodes evaluated with numpy, outside ONNX Runtime: sizes, indices, labels and what moves them.
+
+Whoever follows such values asks here, by element: integers in numbers, symbols for open sizes (arrays of objects),
+or the places that numbers came from. Arithmetic is exact for integers; floats round as numpy's do.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -12,32 +16,41 @@ import onnx_ir as ir
 
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["MOST_ELEMENTS", "content_of"]
+__all__ = ["MOST_ELEMENTS", "MOVES", "Array", "evaluate"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Rule: TypeAlias = Callable[..., Any]
 
-MOST_ELEMENTS = 1 << 12  # of a tensor that takes part
+MOST_ELEMENTS = 1 << 12  # of a tensor that counts sizes
 MOST_AXES = 64  # numpy has no more
 
 
-def content_of(node: ir.Node, inputs: list[Array | None]) -> Array | None:
-    """Return the first output of a node whose inputs are known; None where it is not of the kind that counts sizes.
+def evaluate(
+    node: ir.Node, inputs: Sequence[Array | None], *, output: int = 0, most: float = MOST_ELEMENTS
+) -> Array | None:
+    """Return an output of a node whose inputs are known; None where no rule knows its operator.
 
     Args:
         node: the node.
         inputs: its inputs, None for those that are left out.
+        output: the index of the output. Only Split has more than one that is known.
+        most: elements that an input or the result may have; infinite for values that a run computed.
+
+    Returns:
+        The output, or None: of an operator without a rule, beyond `most`, or where the inputs do not fit the node.
     """
     rule = _RULES.get(node.op_type) if is_standard(node) else None
-    if rule is None or any(array is not None and array.size > MOST_ELEMENTS for array in inputs):
+    if rule is None or any(array is not None and array.size > most for array in inputs):
         return None
     try:
         with np.errstate(all="ignore"):
-            found = rule(node, *inputs)
+            result = rule(node, *inputs)
     except (ArithmeticError, IndexError, TypeError, ValueError):
         return None  # the model is wrong, or the guessed sizes do not fit: no more is known of this value
-    array = None if found is None else np.asarray(found)
-    return None if array is None or array.size > MOST_ELEMENTS or array.ndim > MOST_AXES else array
+    if isinstance(result, list):
+        result = result[output] if output < len(result) else None
+    array = None if result is None else np.asarray(result)
+    return None if array is None or array.size > most or array.ndim > MOST_AXES else array
 
 
 def _plain(operate: Callable[..., Any]) -> Rule:
@@ -83,6 +96,21 @@ def _slice(node: ir.Node, x: Array, *bounds: Array | None) -> Array:
         axis, step = (axes[index] if axes else index), (steps[index] if steps else 1)
         parts[axis] = slice(start, None if step < 0 and end < -x.shape[axis] else end, step)
     return x[tuple(parts)]
+
+
+def _split(node: ir.Node, x: Array, lengths: Array | None = None) -> list[Array]:
+    """Parts of equal length, the last may be shorter; or of given ones: an input, before opset 13 an attribute."""
+    axis, count = node.attributes.get_int("axis", 0), len(node.outputs)
+    listed = node.attributes.get_ints("split", None) if lengths is None else lengths.tolist()
+    each = -(-x.shape[axis] // count)
+    ends = np.cumsum([each] * count if listed is None else listed)
+    return np.split(x, ends[:-1], axis)
+
+
+def _flatten(node: ir.Node, x: Array) -> Array:
+    axis = node.attributes.get_int("axis", 1)
+    rows = math.prod(x.shape[:axis])
+    return x.reshape(rows, math.prod(x.shape[axis:]))
 
 
 def _gather(node: ir.Node, x: Array, indices: Array) -> Array:
@@ -153,7 +181,8 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Slice": _slice,
         "Gather": _gather,
         "Reshape": _reshape,
-        "Flatten": lambda node, x: x.reshape(int(np.prod(x.shape[: node.attributes.get_int("axis", 1)])), -1),
+        "Flatten": _flatten,
+        "Split": _split,
         "Concat": _concat,
         "ConstantOfShape": _filled,
         "Range": _range,
@@ -172,6 +201,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Abs": _typed(np.abs),
         "Sign": _typed(np.sign),
         "Sqrt": _typed(np.sqrt),
+        "Reciprocal": _typed(np.reciprocal),
         "Floor": _typed(np.floor),
         "Ceil": _typed(np.ceil),
         "Round": _typed(np.round),
@@ -191,3 +221,8 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "ReduceMin": _reduced(np.min),
     }
 )
+
+MOVES = frozenset(
+    ("Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+)
+"""Operators whose results consist of elements of their data, as they are."""
