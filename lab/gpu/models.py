@@ -17,7 +17,7 @@ from amp_transpiler.runtime.places import Place, place_named
 from gpu.compare import apart
 from gpu.records import Record, Task, Unavailable, attempt
 
-__all__ = ["case_feeds", "case_names", "model_names", "models", "node_slices", "nodes"]
+__all__ = ["case_feeds", "case_names", "inputs_beside", "model_names", "models", "node_slices", "nodes", "plain_value"]
 
 MODEL_VARIANTS = (("auto", "float16"), ("O2", "float16"), ("auto", "bfloat16"))
 NODE_VARIANTS = (("O2", "float16"), ("O2", "bfloat16"))
@@ -33,10 +33,11 @@ def model_names(folder: pathlib.Path | None) -> list[str]:
     if folder is None:
         return []
     paths = sorted(folder.rglob("*.onnx"))
-    return [str(path.relative_to(folder)) for path in paths if _inputs_of(path) is not None]
+    return [str(path.relative_to(folder)) for path in paths if inputs_beside(path) is not None]
 
 
-def _inputs_of(path: pathlib.Path) -> pathlib.Path | None:
+def inputs_beside(path: pathlib.Path) -> pathlib.Path | None:
+    """Return the file of inputs beside a model, if there is one."""
     names = (f"{path.name}.inputs.npz", f"{path.stem}.inputs.npz")
     return next((path.with_name(name) for name in names if path.with_name(name).exists()), None)
 
@@ -44,15 +45,16 @@ def _inputs_of(path: pathlib.Path) -> pathlib.Path | None:
 def models(task: Task) -> None:
     """Compare a model's outputs on the device with float32 on the CPU, and with the emulation."""
     path = _source(task) / task.name
-    inputs = _inputs_of(path)
+    inputs = inputs_beside(path)
     if inputs is None:
         raise Unavailable(f"{path} has no inputs beside it")
     with np.load(inputs, allow_pickle=True) as file:  # strings and sequences, in a folder that the user names
-        feeds = {name: _plain(file[name]) for name in file.files}
+        feeds = {name: plain_value(file[name]) for name in file.files}
     _judge(task, task.name, path, feeds, MODEL_VARIANTS)
 
 
-def _plain(value: np.ndarray) -> Any:
+def plain_value(value: np.ndarray) -> Any:
+    """Return an entry of a file of inputs as a feed: texts and sequences are objects in arrays of no axes."""
     return value.item() if value.dtype == object and value.shape == () else value
 
 

@@ -1,0 +1,31 @@
+"""The page of the default on a GPU says what its files of results say."""
+
+import json
+
+import bench_default
+
+
+def test_the_page_is_made_of_the_files():
+    assert bench_default.PAGE.read_text(encoding="utf-8") == bench_default.page(
+        sorted(bench_default.RESULTS.glob("*.jsonl"))
+    )
+
+
+def test_counts_and_order(tmp_path):
+    base = {"model": "m.onnx", "dtype": "float16", "inputs": True, "nodes": 4, "verdict": "verified: ..."}
+    times = {"fp32_ms": 2.0, "fp32_error": 0.0, "error": 0.001}
+    records = [
+        base | {"low_nodes": 0},
+        base | times | {"low_nodes": 4, "ms": 2.4, "ratio": 1.2},
+        base | times | {"low_nodes": 3, "ms": 1.0, "ratio": 0.5, "model": "fast.onnx"},
+        {"model": "bad.onnx", "dtype": "float16", "inputs": False, "failed": "ModelError: no"},
+        base | {"low_nodes": 2, "model": "late.onnx"},
+    ]
+    head = {"device": "a device", "date": "2026-01-01", "versions": "versions", "note": "A note."}
+    path = tmp_path / "run.jsonl"
+    path.write_text("\n".join(map(json.dumps, [head, *records])), encoding="utf-8")
+    text = bench_default.page([path])
+    assert "5 conversions: 1 stay float32, 2 were timed. Of these 1 take more than" in text
+    assert text.index("fast.onnx") < text.index("| m.onnx")
+    assert "- bad.onnx, float16: ModelError: no" in text
+    assert bench_default.line(records[4]).endswith("not timed |")
