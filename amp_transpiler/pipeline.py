@@ -13,10 +13,10 @@ from typing import Any
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import Source, load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region

@@ -16,12 +16,12 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OutputError
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.data_files import data_name, identity, model_of_weights, own_data, remove_unused
 from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
 from amp_transpiler.graph.external_data import files_in_use, in_memory
 from amp_transpiler.graph.file_lock import LockBusy
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.occupied import files_of, same_file
 from amp_transpiler.graph.program import Program

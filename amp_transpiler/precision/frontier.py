@@ -21,7 +21,7 @@ from amp_transpiler.ops.kinds import EXACT, MOVEMENT
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.choices import Choices, Chosen, Reads, Weights
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.precision.cost.prices import Prices
+from amp_transpiler.precision.cost.node_prices import Prices
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.objectives import WithErrors
 from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
