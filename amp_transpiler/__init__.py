@@ -10,11 +10,13 @@ Names are imported when they are first used, so that importing the package alone
 from typing import TYPE_CHECKING
 
 from amp_transpiler.aliases import install_aliases
+from amp_transpiler.late_sympy import import_sympy_late as _import_sympy_late
 from amp_transpiler.lazy import lazy_names
 from amp_transpiler.telemetry import switch_off as _switch_telemetry_off
 from amp_transpiler.version import __version__ as __version__
 
 _switch_telemetry_off()  # before anything here imports ONNX Runtime
+_import_sympy_late()  # before anything here imports onnx_ir
 
 # Modules of Paddle's namespace that have a short path too: `import amp_transpiler.nn.functional`.
 _ALIASES = {

@@ -7,14 +7,14 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, OptionError
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.form_check import check_forms
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_values_of
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, has_guard, is_kept, region_of
@@ -28,9 +28,9 @@ from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.view.outline import outline
 from amp_transpiler.graph.walk import WIDENED, all_nodes
 from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
-from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
@@ -45,10 +45,8 @@ from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.manager import Pass, PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.part_fusions import SKIP_NORMS, PartFusions
-from amp_transpiler.passes.raise_low_nodes import RaiseLowNodes
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
-from amp_transpiler.passes.release_named import ReleaseNamed
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.row_products import RowProducts
 from amp_transpiler.passes.set_ir_version import SetIrVersion
@@ -57,17 +55,13 @@ from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
 from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.spell_defaults import SpellDefaults
 from amp_transpiler.passes.spell_norms import SpellNorms
-from amp_transpiler.passes.training.split_biases import SplitBiases
+from amp_transpiler.passes.standard_opset import OpsetConversionError
 from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
 from amp_transpiler.passes.unify_constants import UnifyConstants
-from amp_transpiler.passes.widen_low_floats import WidenLowFloats
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.balance import Aim, Candidate, aimed, balanced
 from amp_transpiler.precision.constraints import Constraints
-from amp_transpiler.precision.cost import NodeCost, find_device, predicted, traffic
 from amp_transpiler.precision.device_faults import QUICK_GELU, DeviceFaults, faulty_operators
-from amp_transpiler.precision.fastest import LEAST_GAIN
 from amp_transpiler.precision.fused import fused_advice
 from amp_transpiler.precision.norm_folding import folds_norm
 from amp_transpiler.precision.opset_choice import (
@@ -80,17 +74,21 @@ from amp_transpiler.precision.opset_choice import (
 )
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.precision.refitting import refitting_note
-from amp_transpiler.precision.training import find_training_step, mark_optimizer, possible_states, with_additions
+from amp_transpiler.precision.training import find_training_step, possible_states
 from amp_transpiler.targets.kernel_table import is_within
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.balance import Aim, Candidate
+    from amp_transpiler.precision.cost import NodeCost
 
 __all__ = [
     "Conversion",
+    "Trials",
     "adds_nothing",
     "candidate_of",
-    "candidates",
     "convert",
     "fitted",
+    "is_the_source",
     "plain_copy",
     "prepare",
     "prepare_and_convert",
@@ -135,6 +133,9 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     ranges = RangeFaults(policy.low, strict=policy.strict_ranges)
     prepare(program, policy, ranges)
     if program.has_variables:
+        from amp_transpiler.passes.raise_low_nodes import RaiseLowNodes
+        from amp_transpiler.passes.training.split_biases import SplitBiases
+
         run_pass(
             RaiseLowNodes(_forward(program, policy, policy.rules.raises), set(program.updates.values())), program.model
         )
@@ -238,6 +239,8 @@ def plain_copy(program: Program) -> Program:
 
 def _release_all_but_states(program: Program, policy: Policy, listed: Collection[str]) -> None:
     """Make the initializers that turn out to be no states constants after all."""
+    from amp_transpiler.passes.release_named import ReleaseNamed
+
     step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
     states = set() if step is None else set(step.bindings)
     ReleaseNamed(set(listed) - states)(program.model)
@@ -248,6 +251,8 @@ def _recognise(program: Program, policy: Policy) -> None:
     run_pass(SplitGemmUpdates(), program.model)
     program.step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
     if program.step is not None:
+        from amp_transpiler.precision.training import mark_optimizer, with_additions
+
         program.step = with_additions(program.model.graph, program.step)
         marked = mark_optimizer(program.model, program.step)
         logger.info("a training step: %d states, %d nodes of its optimizer", len(program.step.states), marked)
@@ -269,6 +274,8 @@ def _recorded_updates(program: Program) -> dict[str, str]:
 
 def _widen(program: Program, policy: Policy) -> None:
     """Make other 16-bit formats float32. It comes first: float32 may need no opset as new as theirs."""
+    from amp_transpiler.passes.widen_low_floats import WidenLowFloats
+
     widened = run_pass(WidenLowFloats(policy.widens, policy.low_io), program.model)
     program.widened = widened.formats
     program.notes += widened.notes
@@ -277,6 +284,8 @@ def _widen(program: Program, policy: Policy) -> None:
         formats = " and ".join(sorted(widened.formats))
         program.notes.append(f"nodes inside disable_amp regions that were {formats} and compute in float32 now: {kept}")
     if policy.low is not FLOAT32:
+        from amp_transpiler.precision.refitting import refitting_note
+
         program.notes += refitting_note(widened.constants, policy.low)
 
 
@@ -343,50 +352,94 @@ def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion
     Raises:
         VerificationError: the result is not well typed.
     """
+    trials = Trials(program, ranges)
     if policy.objective == "balance":
-        policy = aimed(policy, balanced(candidates(program, policy, ranges)), program.model)
-    elif policy.objective == "time" and not policy.settled:
-        policy = dataclasses.replace(policy, objective=_faster_aim(program, policy, ranges))
-    return _carried_out(program, policy, ranges)
+        from amp_transpiler.precision.balance import aimed, balanced
+
+        policy = aimed(policy, balanced(trials.candidates(policy)), program.model)
+    return _carried_out(program, trials.settled(policy), ranges)
 
 
-def _faster_aim(program: Program, policy: Policy, ranges: RangeFaults) -> Literal["low", "time"]:
-    """Return the aim whose result is predicted faster.
-
-    What ONNX Runtime will fuse has one precision where time is the aim; that with casts inside may be faster.
-    """
-    times: dict[Literal["low", "time"], float] = {}
-    for aim in ("time", "low"):
-        trial = program.clone()
-        _carried_out(trial, dataclasses.replace(policy, objective=aim), ranges)
-        times[aim] = candidate_of(trial, policy).milliseconds
-    return "low" if times["low"] < (1 - LEAST_GAIN) * times["time"] else "time"
-
-
-def candidates(program: Program, policy: Policy, ranges: RangeFaults) -> dict[Aim, Candidate]:
-    """Return what may be chosen for a prepared program where no limit forbids any of it.
+class Trials:
+    """Conversions of a prepared program that are made to compare their times; the one that is wanted is made only once.
 
     Args:
-        program: the prepared program; not changed.
-        policy: how to decide.
+        prepared: the program; not changed.
         ranges: a look-up of constants.
     """
-    by_aim: dict[Aim, Candidate] = {"float32": candidate_of(program, policy)}
-    for aim in ("low", "time"):
-        trial = program.clone()
-        _carried_out(trial, dataclasses.replace(policy, objective=aim), ranges)
-        by_aim[aim] = candidate_of(trial, policy)
-    return by_aim
+
+    def __init__(self, prepared: Program, ranges: RangeFaults) -> None:
+        self._prepared, self._ranges = prepared, ranges
+        self._waiting: list[tuple[Policy, Program, Conversion]] = []
+        self._known: list[tuple[Program, Candidate]] = []  # the times of programs, predicted once
+
+    def candidates(self, policy: Policy) -> dict[Aim, Candidate]:
+        """Return what may be chosen where no limit forbids any of it.
+
+        Args:
+            policy: how to decide.
+        """
+        by_aim: dict[Aim, Candidate] = {"float32": candidate_of(self._prepared, policy)}
+        for aim in ("low", "time"):
+            by_aim[aim] = self.candidate(self._trial(dataclasses.replace(policy, objective=aim))[0], policy)
+        return by_aim
+
+    def candidate(self, converted: Program, policy: Policy) -> Candidate:
+        """Return `candidate_of` a converted program; all policies have the same device and sizes."""
+        known = next((candidate for program, candidate in self._known if program is converted), None)
+        if known is None:
+            known = candidate_of(converted, policy)
+            self._known.append((converted, known))
+        return known
+
+    def settled(self, policy: Policy) -> Policy:
+        """Return a policy as it is carried out: where time is the aim, with the aim whose result is predicted faster.
+
+        What ONNX Runtime will fuse has one precision where time is the aim; that with casts inside may be faster.
+        """
+        if policy.objective != "time" or policy.settled:
+            return policy
+        from amp_transpiler.precision.fastest import LEAST_GAIN
+
+        low = dataclasses.replace(policy, objective="low")
+        times = [self.candidate(self._trial(each)[0], policy).milliseconds for each in (policy, low)]
+        return low if times[1] < (1 - LEAST_GAIN) * times[0] else policy
+
+    def taken(self, policy: Policy) -> tuple[Program, Conversion]:
+        """Return a program converted as a policy says, for the caller to keep, and the record of its conversion.
+
+        Raises:
+            VerificationError: the result is not well typed.
+        """
+        policy = self.settled(policy)
+        found = self._trial(policy)
+        self._waiting = [entry for entry in self._waiting if entry[1] is not found[0]]
+        return found
+
+    @collection_paused()
+    def _trial(self, policy: Policy) -> tuple[Program, Conversion]:
+        for known, program, conversion in self._waiting:
+            if known == policy:
+                return program, conversion
+        program = self._prepared.clone()
+        conversion = _carried_out(program, policy, self._ranges)
+        self._waiting.append((policy, program, conversion))
+        return program, conversion
 
 
 def candidate_of(converted: Program, policy: Policy) -> Candidate:
     """Return the predicted time of a converted program on the policy's device, and the size of its weights."""
+    from amp_transpiler.precision.balance import Candidate
+    from amp_transpiler.precision.cost import find_device, predicted
+
     seconds = predicted(written_traffic(converted.model, policy), find_device(policy.device))
     return Candidate(seconds.milliseconds, sum(tensor_bytes(converted.model)))
 
 
 def written_traffic(converted: ir.Model, policy: Policy) -> list[NodeCost]:
     """Return the costs by which a converted model's time is predicted, wherever one is told: those of its file."""
+    from amp_transpiler.precision.cost import traffic
+
     return traffic(converted, policy.dims, fuse=True, written=True)
 
 
@@ -438,6 +491,30 @@ def adds_nothing(
     gained = (conversion.converted, conversion.casts_removed, made.low_values, made.low_uses, made.rounded_values)
     lowered = any(decision.precision == "low" for decision in made.decisions.values())
     return None if lowered or any(gained) else (trial, conversion)
+
+
+def is_the_source(given: Program, program: Program, conversion: Conversion, policy: Policy) -> bool:
+    """Whether a conversion changed nothing that matters, so that the source may be written in place of its result.
+
+    Preparing names nodes, inlines functions and raises the opset for the sake of low nodes. Where none became low, and
+    the target reads the source's own opset and IR version, a user wants the source.
+
+    Args:
+        given: the source.
+        program: the converted program.
+        conversion: the record of its conversion.
+        policy: how it was decided.
+    """
+    opset, decisions = own_opset(given.model), conversion.assignment.decisions.values()
+    return (
+        not any(decision.precision == "low" for decision in decisions)
+        and not (conversion.casts or conversion.converted or program.widened or policy.low_io)
+        and program.step is None
+        and not program.is_training
+        and policy.opset in (None, opset)
+        and opset <= policy.target.newest_opset
+        and given.model.ir_version <= policy.target.newest_ir
+    )
 
 
 @contextlib.contextmanager

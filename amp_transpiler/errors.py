@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import pathlib
 import sys
-import tomllib
 from typing import Any
 
 __all__ = [
@@ -85,6 +84,8 @@ def innermost_text(error: BaseException, limit: int = 160) -> str:
 def topics() -> tuple[dict[str, Any], ...]:
     """Return the topics of the page: `title`, `anchor`, `modules`, `cause` and `remedy` of each."""
     text = pathlib.Path(__file__).with_name("error_topics.toml").read_text(encoding="utf-8")
+    import tomllib  # takes some ms, and is seldom needed
+
     found = tomllib.loads(text)["topic"]
     return tuple({**topic, "anchor": topic["title"].lower().replace(",", "").replace(" ", "-")} for topic in found)
 

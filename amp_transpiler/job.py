@@ -10,9 +10,9 @@ from typing import Any
 
 from amp_transpiler.conversion import fitted
 from amp_transpiler.errors import OptionError
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import Source, load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
@@ -106,8 +106,9 @@ def begin(job: Job, request: Request, chosen: Policy) -> Begun:
         chosen = dataclasses.replace(choose_policy(request), **kept)
     chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))
     source = _with_algorithms(given, chosen)
-    # Verification compares with the source, so it needs a program of its own to work on.
-    program = source.clone() if job.verify or not isinstance(job.src, (str, os.PathLike)) else source
+    # Verification compares with the source, and level auto may write it: they work on a program of their own.
+    needs_source = job.verify or chosen.objective != "rules" or not isinstance(job.src, (str, os.PathLike))
+    program = source.clone() if needs_source else source
     chosen = chosen if job.optimize else with_program(chosen, program, job.marks)
     report = describe_source(
         source, destination, chosen, level=request.level_name, system=request.system, asked=request.label

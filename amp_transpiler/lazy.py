@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from amp_transpiler.garbage import collection_paused
+
 __all__ = ["lazy_names"]
 
 
@@ -42,10 +44,11 @@ def lazy_names(
             reason = None if why_not is None else why_not(name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}" + (f": {reason}" if reason else ""))
         home = homes[name]
-        if home == package:  # a module of the package itself
-            value = importlib.import_module(f"{package}.{name}")
-        else:
-            value = getattr(importlib.import_module(home), name)
+        with collection_paused(stays=True):  # modules, functions and classes stay
+            if home == package:  # a module of the package itself
+                value = importlib.import_module(f"{package}.{name}")
+            else:
+                value = getattr(importlib.import_module(home), name)
         vars(sys.modules[package])[name] = value  # so that this function is not asked again
         return value
 

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from amp_transpiler.conversion import Conversion, adds_nothing, convert, plain_copy, prepare
+from amp_transpiler.conversion import Conversion, adds_nothing, convert, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.copy_files import copy_model
 from amp_transpiler.graph.dtypes import FLOAT32
@@ -360,8 +360,24 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
         raise CheckFailed(failure, report)
-    _write(program, destination, _basis_of_file(given, program, basis), report, clock)
+    as_given = not is_changed and _is_as_given(given, program, conversion, chosen, basis, report)
+    _write(program, destination, _basis_of_file(given, program, basis), report, clock, given if as_given else None)
     return _timed(report, clock)
+
+
+def _is_as_given(
+    given: Program, program: Program, conversion: Conversion, policy: Policy, basis: Basis | None, report: Report
+) -> bool:
+    """Whether a model was kept in float32 and is written as it was given, which the report then says.
+
+    A source that ONNX Runtime does not run is not: what was mended in it on the way makes the result run.
+    """
+    runs = basis is None or basis.reference is not None or basis.known is not None
+    if not (report.kept_float32 and runs and not report.fused and is_the_source(given, program, conversion, policy)):
+        return False
+    report.opset = (report.opset[0], report.opset[0])
+    report.weight_bytes = (report.weight_bytes[0], report.weight_bytes[0])
+    return True
 
 
 def _place_of_copy(job: Job, destination: pathlib.Path | None) -> pathlib.Path | None:
@@ -486,10 +502,24 @@ def _copy_files(source: Program, destination: pathlib.Path | None, clock: Clock)
 
 
 def _write(
-    program: Program, destination: pathlib.Path | None, basis: Basis | None, report: Report, clock: Clock
+    program: Program,
+    destination: pathlib.Path | None,
+    basis: Basis | None,
+    report: Report,
+    clock: Clock,
+    given: Program | None = None,
 ) -> None:
-    """Write the program to `destination`, after checking the staged file if verification is on."""
-    with clock.phase("write"), _staged(program, destination, basis is not None, clock) as staged:
+    """Write the program to `destination`, after checking the staged file if verification is on.
+
+    Args:
+        program: the result.
+        destination: the file, or None.
+        basis: what the file is checked against; None for no check.
+        report: gets what the checks find, and the file's size.
+        clock: times it.
+        given: the source, to be written in place of the program; None for the program.
+    """
+    with clock.phase("write"), _staged(program, destination, basis is not None, clock, given) as staged:
         if staged is not None and basis is not None:
             check_result(staged, program, basis, report, clock.phase)
         if staged is not None and destination is not None:
@@ -499,17 +529,23 @@ def _write(
 
 
 @contextlib.contextmanager
-def _staged(program: Program, destination: pathlib.Path | None, verify: bool, clock: Clock) -> Iterator[Staged | None]:
+def _staged(
+    program: Program, destination: pathlib.Path | None, verify: bool, clock: Clock, given: Program | None
+) -> Iterator[Staged | None]:
     """Write the program beside its destination; to a temporary folder if it is only checked; else nowhere."""
+    written, verbatim = (program, False) if given is None else (given, True)
     if destination is not None:
         with stage(
-            program, destination, progress=lambda done, total: clock.tell("write", done / max(1, total))
+            written,
+            destination,
+            progress=lambda done, total: clock.tell("write", done / max(1, total)),
+            verbatim=verbatim,
         ) as staged:
             yield staged
     elif verify:
         with (
             temporary_folder() as folder,
-            stage(program, folder / "model.onnx", durable=False) as staged,
+            stage(written, folder / "model.onnx", durable=False, verbatim=verbatim) as staged,
         ):
             yield staged
     else:

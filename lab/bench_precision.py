@@ -310,7 +310,7 @@ def facts(program: Any, dims: Mapping[str, int]) -> Record:
     from amp_transpiler.graph.types import propagate_types
     from amp_transpiler.graph.view.outline import precision_of
     from amp_transpiler.graph.walk import all_nodes
-    from amp_transpiler.precision.cost.traffic import traffic
+    from amp_transpiler.precision.cost.node_costs import traffic
 
     typed = program.model.clone()
     propagate_types(typed)

@@ -20,6 +20,7 @@ from amp_transpiler.cli.samples import MADE_UP
 from amp_transpiler.cli.sources import STANDARD_INPUT, spooled
 from amp_transpiler.cli.streams import copy_to_stdout
 from amp_transpiler.errors import CheckFailed, InputError, OutputError, help_link
+from amp_transpiler.garbage import collection_paused
 
 if TYPE_CHECKING:
     from amp_transpiler.report import Report
@@ -112,8 +113,9 @@ def _written(job: Job, options: Options) -> Iterator[pathlib.Path | None]:
 
 
 def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None, options: Options) -> None:
-    from amp_transpiler.graph.loading import load
-    from amp_transpiler.pipeline import transpile
+    with collection_paused(stays=True):  # modules, functions and classes stay
+        from amp_transpiler.graph.loading import load
+        from amp_transpiler.pipeline import transpile
 
     model: Any = load(source) if options.benchmark else source  # loaded once for both
     title = STANDARD_INPUT if is_standard_input(outcome.job.model) else source.name

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from amp_transpiler.cli import printing
+from amp_transpiler.cli.checker import start_checker
 from amp_transpiler.cli.destinations import Job, check_places, jobs_of, makes_folder, output_folder
 from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.next_option import next_option
@@ -26,6 +27,8 @@ def run(options: Options) -> int:
     Raises:
         InputError: an input, or a place of a result or a report, is impossible.
     """
+    if options.jobs == 1:  # else each of the processes that convert has one
+        start_checker(options)
     with logging_to_stderr(options.verbose):
         sources = find_models(options.models, recursive=options.recursive)
         jobs = jobs_of(sources, options)

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any
 
+from amp_transpiler.cli.checker import start_checker
 from amp_transpiler.cli.destinations import Job
 from amp_transpiler.cli.exit_status import INTERNAL_ERROR
 from amp_transpiler.cli.log import logging_to_stderr
@@ -129,6 +130,7 @@ class _Worker:
 
 def _work(connection: Connection[Any, Any], options: Options) -> None:
     """Convert the models that come in until the connection is closed."""
+    start_checker(options)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the command as well, which then ends this process.
     if hasattr(signal, "SIGHUP"):  # A closed terminal tells the command as well.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -8,18 +8,17 @@ import itertools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, MisfitError, ModelError, innermost_text
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.assemble import assemble, with_values, written_model
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.garbage import collection_paused
-from amp_transpiler.graph.inference import switch_to_inference
 from amp_transpiler.graph.lines import line_of, mark_line
 from amp_transpiler.graph.misfits import LEFT_TO_US, misfit, wrong_shape
 from amp_transpiler.graph.name_matching import did_you_mean
@@ -34,12 +33,11 @@ from amp_transpiler.graph.state_dictionary import StateDictionary, StoredVariabl
 from amp_transpiler.graph.training_info import Merged, attach
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.variable_operators import VariableOperators
-from amp_transpiler.graph.view.draw import draw, notebook_view
-from amp_transpiler.graph.view.operators import Block, Operator, blocks_of
-from amp_transpiler.graph.view.outline import Outline, outline, typed
-from amp_transpiler.graph.view.text import program_text
-from amp_transpiler.graph.waiting import refuse_waiting
 from amp_transpiler.graph.walk import all_nodes
+
+if TYPE_CHECKING:
+    from amp_transpiler.graph.view.operators import Block, Operator
+    from amp_transpiler.graph.view.outline import Outline
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
 
@@ -147,10 +145,14 @@ class Program(StateDictionary):
         Args:
             limit: the most lines of each part, such as nodes or constants; None for all. `print(program)` shows 200.
         """
+        from amp_transpiler.graph.view.text import program_text
+
         return program_text(self, limit)
 
     def outline(self) -> Outline:
         """Return the graph without its weights, for drawings."""
+        from amp_transpiler.graph.view.outline import outline, typed
+
         return outline(typed(self.model).graph, self.persistables, self.outputs)
 
     def draw(
@@ -176,10 +178,14 @@ class Program(StateDictionary):
             OptionError: the file has another ending.
             OutputError: it cannot be written.
         """
+        from amp_transpiler.graph.view.draw import draw
+
         left = self.before if before is None else before.outline()
         draw(path, left, self.outline(), whole=whole, limit=limit)
 
     def _repr_html_(self) -> str:
+        from amp_transpiler.graph.view.draw import notebook_view
+
         return notebook_view(self.before, self.outline(), str(self))
 
     @property
@@ -266,6 +272,8 @@ class Program(StateDictionary):
     @property
     def blocks(self) -> list[Block]:
         """The main graph and the bodies of its control flow, as Paddle's operators: to look at, not to edit."""
+        from amp_transpiler.graph.view.operators import blocks_of
+
         return blocks_of(self.model.graph, self.var)
 
     @property
@@ -396,6 +404,8 @@ class Program(StateDictionary):
             copy.used_names.update(builder.names.taken)
             copy._constants = {key: str(value.name) for key, value in builder.constants.items()}
         if for_test:
+            from amp_transpiler.graph.inference import switch_to_inference
+
             switch_to_inference(copy.model)
             copy._forget_training()
         return copy
@@ -446,6 +456,8 @@ class Program(StateDictionary):
         if not self.is_training:
             return attach(add_shapes(to_proto(written_model(self))), self)
         if scope is None:
+            from amp_transpiler.graph.waiting import refuse_waiting
+
             refuse_waiting(self.model, repr(self))
             return add_shapes(to_proto(written_model(self)))
         assembled = assemble(self, self.outputs, updates=False)

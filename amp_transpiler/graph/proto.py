@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.graph.garbage import collection_paused
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.onnx_ir_log import route_log
 from amp_transpiler.graph.walk import scopes
 

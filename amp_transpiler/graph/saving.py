@@ -9,6 +9,7 @@ import errno
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,12 +17,12 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OutputError
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.data_files import data_name, identity, model_of_weights, own_data, remove_unused
 from amp_transpiler.graph.durable import regular_place, sync_file, sync_folder
 from amp_transpiler.graph.external_data import files_in_use, in_memory
 from amp_transpiler.graph.file_lock import LockBusy
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.occupied import files_of, same_file
 from amp_transpiler.graph.program import Program
@@ -151,6 +152,7 @@ def stage(
     progress: Callable[[int, int], None] | None = None,
     *,
     durable: bool = True,
+    verbatim: bool = False,
 ) -> Iterator[Staged]:
     """Write `program` into a hidden folder beside `destination`; `Staged.commit` moves it there.
 
@@ -161,6 +163,7 @@ def stage(
             weights, or if the model exceeds protobuf's limit.
         progress: called with the number of tensors written, and of all tensors.
         durable: whether the files should survive a power failure; no for temporary ones.
+        verbatim: copy the file that the program was loaded from, byte for byte, if that holds all of it.
 
     Raises:
         InputError: the program has no outputs, or its `outputs` name none of its values.
@@ -177,7 +180,11 @@ def stage(
     try:
         with staging_folder(target.parent) as folder:
             path = folder / target.name
-            data = _write(program, model, path, external, durable, progress)
+            data = None
+            if verbatim and program.source is not None and model is program.model and not external:
+                shutil.copyfile(program.source, path)
+            else:
+                data = _write(program, model, path, external, durable, progress)
             yield Staged(path, target, data, durable, sources)
     except OSError as error:
         if error.errno in _DISK_FAULTS | _PLACE_FAULTS:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.builder import is_static
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.skeleton import CONTROL_FLOW, skeleton

@@ -18,16 +18,17 @@ from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 from amp_transpiler.passes.opset_adapters import ADAPTERS, Site, Unadaptable
 from amp_transpiler.passes.schema_changes import only_widens, schema_history, schema_in_force
-from amp_transpiler.passes.standard_opset import set_standard_opset, standard_nodes, standard_opset
+from amp_transpiler.passes.standard_opset import (
+    OpsetConversionError,
+    set_standard_opset,
+    standard_nodes,
+    standard_opset,
+)
 from amp_transpiler.phrases import first_few
 
 __all__ = ["ConvertOpset", "OpsetConversionError"]
 
 logger = logging.getLogger(__name__)
-
-
-class OpsetConversionError(ModelError):
-    """An operator of the model cannot be carried over to another opset; the model is left as it was."""
 
 
 class ConvertOpset(Pass[PassResult]):

@@ -22,15 +22,11 @@ from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import Use, all_nodes, scopes
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.device_arithmetic.simulate import simulated
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
-from amp_transpiler.targets.arithmetic import arithmetic_of
-from amp_transpiler.targets.devices import find_device
-from amp_transpiler.targets.releases import choose_release
 
 __all__ = ["EmulateLow", "emulate", "emulate_in_place"]
 
@@ -53,6 +49,11 @@ def emulate(
     """
     loaded = load(program)
     if device is not None:
+        from amp_transpiler.passes.device_arithmetic.simulate import simulated
+        from amp_transpiler.targets.arithmetic import arithmetic_of
+        from amp_transpiler.targets.devices import find_device
+        from amp_transpiler.targets.releases import choose_release
+
         arithmetic = arithmetic_of(find_device(device).name, choose_release(None).release.version)
         loaded = simulated(loaded, arithmetic).program
     return emulate_in_place(loaded.clone())

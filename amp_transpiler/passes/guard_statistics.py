@@ -11,7 +11,6 @@ from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
 
 __all__ = ["GuardStatistics"]
 
@@ -36,6 +35,8 @@ class GuardStatistics(Pass[PassResult]):
         modes = [node for node in all_nodes(model) if _trains(node)]
         if any(node.inputs[0] is None or node.inputs[0].shape is None for node in modes):
             return PassResult(model, modified=False)  # they cannot be written out; the comparison will tell
+        from amp_transpiler.passes.training.lower_batch_norm import LowerBatchNorm
+
         lowered = LowerBatchNorm()(model)
         logger.info("%d BatchNormalization in training mode written as plain operators", lowered.count)
         return PassResult(model, modified=lowered.modified, count=lowered.count)

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, visible
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.functions import call_graph, check_expansion
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.program import install
 from amp_transpiler.graph.regions import REGION_KEY, enter
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.schema import signature
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.schema_changes import only_widens
 
 __all__ = ["InlineFunctions"]
 
@@ -212,7 +211,11 @@ def _operators(model: ir.Model, function: ir.Function, domain: str) -> list[str]
 
 
 def _same_operator(domain: str, op_type: str, declared: int, actual: int) -> bool:
-    if declared == actual or (declared < actual and only_widens(domain, op_type, declared, actual)):
+    if declared == actual:
+        return True
+    from amp_transpiler.passes.schema_changes import only_widens  # for few programs only
+
+    if declared < actual and only_widens(domain, op_type, declared, actual):
         return True
     old, new = signature(domain, op_type, declared), signature(domain, op_type, actual)
     return old is not None and new is not None and old.since_version == new.since_version

@@ -14,11 +14,11 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, signature
-from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.lower_opset import LowerOpset, needing
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.standard_opset import OpsetConversionError
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.phrases import first_few
 

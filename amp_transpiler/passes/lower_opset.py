@@ -11,10 +11,14 @@ import onnx_ir as ir
 
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import type_string
-from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.schema_changes import keeps_meaning, schema_history, schema_in_force, since_version
-from amp_transpiler.passes.standard_opset import set_standard_opset, standard_nodes, standard_opset
+from amp_transpiler.passes.standard_opset import (
+    OpsetConversionError,
+    set_standard_opset,
+    standard_nodes,
+    standard_opset,
+)
 
 __all__ = ["LowerOpset", "needing"]
 

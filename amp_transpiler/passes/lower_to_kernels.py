@@ -9,8 +9,8 @@ import onnx_ir as ir
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.convert_opset import OpsetConversionError
 from amp_transpiler.passes.lower_opset import LowerOpset
+from amp_transpiler.passes.standard_opset import OpsetConversionError
 from amp_transpiler.targets.releases import Release, choose_release
 
 __all__ = ["lowered_to_kernels"]

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.convert_opset import ConvertOpset, OpsetConversionError
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.passes.rewrite_equivalents import RewriteEquivalents
+from amp_transpiler.passes.standard_opset import OpsetConversionError
 from amp_transpiler.precision.opset_choice import OpsetChoice
 
 __all__ = ["RaiseOpset"]
@@ -41,6 +40,9 @@ class RaiseOpset(Pass[PassResult]):
         choice = self._choose(model)
         if not choice.reason:
             return PassResult(model, modified=False)
+        from amp_transpiler.passes.convert_opset import ConvertOpset  # with an adapter for each schema that changed
+        from amp_transpiler.passes.rewrite_equivalents import RewriteEquivalents
+
         # By name: the conversion may replace the nodes by copies.
         names = {str(node.name) for node in choice.rewrite}
         try:

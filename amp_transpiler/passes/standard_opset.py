@@ -10,7 +10,11 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["set_standard_opset", "standard_nodes", "standard_opset"]
+__all__ = ["OpsetConversionError", "set_standard_opset", "standard_nodes", "standard_opset"]
+
+
+class OpsetConversionError(ModelError):
+    """An operator of the model cannot be carried over to another opset; the model is left as it was."""
 
 
 def standard_opset(model: ir.Model) -> int:

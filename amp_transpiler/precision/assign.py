@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -17,7 +18,6 @@ from amp_transpiler.ops.kinds import CAPPED, COMPUTE
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.precision.assignment import Assignment, Decision
-from amp_transpiler.precision.choices import Choices, Weights
 from amp_transpiler.precision.constraints import (
     FIRST_OPSET_WITH_BFLOAT16,
     Constraint,
@@ -25,28 +25,24 @@ from amp_transpiler.precision.constraints import (
     LowForm,
     touches_float32,
 )
-from amp_transpiler.precision.cost import find_device, prices
 from amp_transpiler.precision.device_faults import DeviceFaults
 from amp_transpiler.precision.evidence import TensorRange, range_fault
-from amp_transpiler.precision.fastest import fastest
 from amp_transpiler.precision.folded import folded_nodes
-from amp_transpiler.precision.growth import GROWS, degrees, growing, touches_growing
 from amp_transpiler.precision.islands import islands
-from amp_transpiler.precision.known_shapes import KnownShapes
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
-from amp_transpiler.precision.near_zero import near_zero
 from amp_transpiler.precision.numerics import from_integers, in_order, normalisations, shown_safe, unsafe_nodes
-from amp_transpiler.precision.objectives import LowWeights
-from amp_transpiler.precision.optimum import OpenDecisions, open_decisions
-from amp_transpiler.precision.patterns import NORMALISATION, Match, matches
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.row_sums import RowSum
-from amp_transpiler.precision.size_chains import size_chains
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.thresholds import ThresholdFaults
 from amp_transpiler.precision.values import decide_values
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.choices import Choices, Weights
+    from amp_transpiler.precision.optimum import OpenDecisions
+    from amp_transpiler.precision.patterns import Match
 
 __all__ = ["OpenChoices", "assign", "open_choices"]
 
@@ -116,6 +112,10 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     Raises:
         OptionError: a node that the user wants low by force cannot be low, or the device or a dimension is not known.
     """
+    # Only level auto weighs: the other levels need none of this.
+    from amp_transpiler.precision.objectives import LowWeights
+    from amp_transpiler.precision.optimum import open_decisions
+
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
     if policy.objective == "low":  # predicted time counts every cast itself
@@ -125,6 +125,9 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     together: list[Collection[ir.Node]] = [*wholes, *assigner.tied(decisions)]
     weights: Weights = LowWeights(wholes)
     if policy.objective == "time":
+        from amp_transpiler.precision.cost import find_device, prices
+        from amp_transpiler.precision.fastest import fastest
+
         priced = prices(model, policy.low, find_device(policy.device), policy.dims, wholes)
         groups = [nodes for nodes in priced.fused if _stays_whole(nodes, decisions)]
         together += [[node for node in nodes if decisions[node].form is not None] for nodes in groups]
@@ -173,7 +176,8 @@ class _Assigner:
         self._decisions: dict[ir.Node, Decision] = {}
         self._folded = folded_nodes(in_order(model.graph))
         self._thresholds = ThresholdFaults(model, policy.thresholds, ranges, policy.dims)
-        self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), list[Match]()
+        self._wholes: list[Match]
+        self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), []
         if policy.numerics != "ignore":
             self._judge()
         elif policy.drop_islands != "none":
@@ -239,6 +243,13 @@ class _Assigner:
 
     def _judge(self) -> None:
         """Find what is unsafe in the low format, and what only looks so."""
+        # Other systems' levels ask for none of this.
+        from amp_transpiler.precision.growth import GROWS, degrees, growing, touches_growing
+        from amp_transpiler.precision.known_shapes import KnownShapes
+        from amp_transpiler.precision.near_zero import near_zero
+        from amp_transpiler.precision.patterns import NORMALISATION, Match, matches
+        from amp_transpiler.precision.size_chains import size_chains
+
         model, ranges = self._model, self._ranges
         nodes = list(in_order(model.graph))
         counting = dict.fromkeys(from_integers(nodes))

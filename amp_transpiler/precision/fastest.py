@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx_ir as ir
 
 from amp_transpiler.precision.choices import Choices, Weights, is_cast
+from amp_transpiler.precision.cost.node_prices import Prices
 from amp_transpiler.precision.cost.prediction import Kernel
-from amp_transpiler.precision.cost.prices import Prices
 from amp_transpiler.precision.objectives import TimeWeights
 
 __all__ = ["LEAST_GAIN", "fastest"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.sizes import Sizes as Symbols
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.precision.cost.shapes import Sizes, open_dims, sizes_of
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.cost.shapes import Sizes
 
 __all__ = ["KnownShapes", "OpenShape"]
 
@@ -95,10 +97,14 @@ class KnownShapes:
 
     @functools.cached_property
     def _usual(self) -> Mapping[str, int]:
+        from amp_transpiler.precision.cost.shapes import open_dims
+
         return {**open_dims(self._model), **self._dims}
 
     @functools.cached_property
     def _sizes(self) -> Sizes:
+        from amp_transpiler.precision.cost.shapes import sizes_of
+
         return sizes_of(self._model, self._dims)
 
 

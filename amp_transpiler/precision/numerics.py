@@ -26,10 +26,8 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
-from amp_transpiler.precision.growth import fits
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.precision.size_chains import size_chains
 
 __all__ = ["UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
 
@@ -63,6 +61,8 @@ def unsafe_nodes(
         counting: what `from_integers` says of the program; None: it is asked.
         sizing: what `size_chains` says of it; None: it is asked.
     """
+    from amp_transpiler.precision.size_chains import size_chains
+
     nodes = list(in_order(model.graph))
     found: dict[ir.Node, str] = {}
     rules: tuple[Found, ...] = (
@@ -268,6 +268,8 @@ def shown_safe(
     """
     if not is_standard(node) or node.op_type == "QuantizeLinear" or has_bodies(node):
         return False  # a number that is rounded once more may fall on the other side of a step
+    from amp_transpiler.precision.growth import fits
+
     for value in (*node.inputs, *node.outputs):
         if not is_float32(value) or constant_of(value) is not None:
             continue

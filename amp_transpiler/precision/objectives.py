@@ -63,7 +63,7 @@ class LowWeights:
 
 
 class Pricing(Protocol):
-    """Predicted seconds of a program's nodes and casts (`cost.prices.Prices`)."""
+    """Predicted seconds of a program's nodes and casts (`cost.node_prices.Prices`)."""
 
     @property
     def low(self) -> Mapping[ir.Node, float]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.precision.reductions import terms
 
 __all__ = ["ThresholdFaults", "Thresholds", "checked_thresholds"]
 
@@ -79,7 +78,12 @@ class ThresholdFaults:
 
     def __init__(self, model: ir.Model, thresholds: Thresholds, ranges: RangeFaults, dims: Mapping[str, int]) -> None:
         self._thresholds, self._ranges = thresholds, ranges
-        self._sizes: Sizes | None = sizes_of(model, dims) if thresholds.depth < math.inf else None
+        self._terms: Callable[[ir.Node], int] | None = None
+        if thresholds.depth < math.inf:
+            from amp_transpiler.precision.cost.shapes import sizes_of
+            from amp_transpiler.precision.reductions import terms
+
+            self._terms = functools.partial(terms, sizes=sizes_of(model, dims))
 
     def of(self, node: ir.Node) -> str:
         """Say why a node must stay float32; empty if no threshold keeps it there."""
@@ -92,7 +96,7 @@ class ThresholdFaults:
             if seen is not None and seen.largest > limits.data_max:
                 where = seen.sample or "the data"
                 return f"'{name}' reaches {seen.largest:.4g} in {where}, above --data-max {limits.data_max:g}"
-        if self._sizes is not None and (depth := terms(node, self._sizes)) > limits.depth:
+        if self._terms is not None and (depth := self._terms(node)) > limits.depth:
             return f"sums {depth} terms into one number, more than --max-depth-of-reduction {limits.depth:g}"
         return ""
 

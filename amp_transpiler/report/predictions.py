@@ -13,7 +13,7 @@ from amp_transpiler.conversion import convert, written_traffic
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
-from amp_transpiler.precision.cost.prices import Prices
+from amp_transpiler.precision.cost.node_prices import Prices
 from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.histogram import NO_NUMBERS

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.assemble import Assembled, assemble
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto

@@ -26,8 +26,9 @@ from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import warn_without_effect
+from amp_transpiler.runtime.ort import RUN_ERRORS
 from amp_transpiler.runtime.places import Place, to_host
-from amp_transpiler.runtime.run_errors import NO_VALUE, RUN_ERRORS, explained, plain, wrong_state
+from amp_transpiler.runtime.run_errors import NO_VALUE, explained, plain, wrong_state
 from amp_transpiler.runtime.runs import Runs
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.session_limit import OWN_SHAPES, SessionLimit, share_sizes

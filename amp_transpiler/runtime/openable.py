@@ -22,8 +22,6 @@ from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.saving import save
 from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 from amp_transpiler.graph.vector_products import vector_products
-from amp_transpiler.passes.emulate import emulate as emulate_program
-from amp_transpiler.passes.lower_to_kernels import lowered_to_kernels
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 
@@ -71,6 +69,8 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         loaded = load(program)
         guards = guarded(SessionSettings(), loaded, place)
         if emulate and place.emulates_low and has_low_values(loaded):
+            from amp_transpiler.passes.emulate import emulate as emulate_program
+
             program, emulated = emulate_program(loaded), True
     # Emulation rounds by casts; a fused LayerNormalization would drop some of them.
     settings = dataclasses.replace(guards, fuse=not emulated, record_assignment=not place.in_main_memory)
@@ -78,8 +78,11 @@ def openable(program: AnyProgram, place: Place, *, emulate: bool = True) -> Open
         return Openable(os.fspath(pathlib.Path(program).absolute()), settings, emulated)
     program = load(program)
     model = written_model(program)
-    if place.emulates_low and (lowered := lowered_to_kernels(model)) is not model:
-        model, program = lowered, Program(lowered)
+    if place.emulates_low:
+        from amp_transpiler.passes.lower_to_kernels import lowered_to_kernels
+
+        if (lowered := lowered_to_kernels(model)) is not model:
+            model, program = lowered, Program(lowered)
     files = [tensor for tensor in initializer_tensors(model) if isinstance(tensor, ir.ExternalTensor)]
     folders = {os.fspath(pathlib.Path(tensor.base_dir).absolute()) for tensor in files}
     inline = sum(tensor_bytes(model)) - sum(tensor.nbytes for tensor in files)

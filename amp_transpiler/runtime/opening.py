@@ -16,7 +16,6 @@ from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.program import Program
 from amp_transpiler.phrases import first_few
 from amp_transpiler.runtime import ort
-from amp_transpiler.runtime.cuda_graphs import obstacle
 from amp_transpiler.runtime.openable import Openable
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.provider_options import LAYOUTS, Layout, Use, refuse_options
@@ -98,6 +97,8 @@ def wish_for(
                 f"cuda_graph={cuda_graph}, but provider_options has {_GRAPH}={captured}: give one of them"
             )
         cuda_graph = captured
+    from amp_transpiler.runtime.cuda_graphs import obstacle
+
     loaded = load(program)
     found = "cuda_graph=False" if cuda_graph is False else obstacle(loaded)
     if cuda_graph and found:

@@ -18,6 +18,7 @@ __all__ = [
     "CUDA_PROVIDER",
     "IDLE_OPTIMIZERS",
     "ORT_ERRORS",
+    "RUN_ERRORS",
     "Provider",
     "SessionSettings",
     "allowed_cores",
@@ -66,6 +67,9 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
     _exceptions.RuntimeException,
 )
 """Raised by ONNX Runtime when it refuses a model or a run; `NotImplemented` means that a kernel is missing."""
+
+RUN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError)
+"""Raised by a run: ONNX Runtime's own, and Python's RuntimeError where values are bound or lists are fed."""
 
 
 def allowed_cores() -> int:

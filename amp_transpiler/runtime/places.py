@@ -10,17 +10,19 @@ import functools
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import EnvironmentProblem, OptionError
-from amp_transpiler.runtime import cuda, cuda_runtime, graph_cache, memory, ort, shared_memory
+from amp_transpiler.runtime import cuda, cuda_runtime, ort, shared_memory
 from amp_transpiler.runtime.provider_options import Use, cuda_options
-from amp_transpiler.runtime.uploads import Uploads
 from amp_transpiler.runtime.values import device_of, from_ort, to_ort
+
+if TYPE_CHECKING:
+    from amp_transpiler.runtime.uploads import Uploads
 
 __all__ = [
     "PLACES",
@@ -113,7 +115,9 @@ class Place(abc.ABC):
         providers = self.providers(dict(settings.provider_options))
         if not settings.cached:
             return ort.open_session(model, settings, providers)
-        return graph_cache.open_cached(
+        from amp_transpiler.runtime.graph_cache import open_cached
+
+        return open_cached(
             model, settings, providers, self.kind(), lambda form, how: ort.open_session(form, how, providers)
         )
 
@@ -201,11 +205,15 @@ class CPUPlace(Place):
 
     def memory_in_use(self) -> int | None:
         """Return the bytes that this process has resident; None if unknown."""
-        return memory.current_memory()
+        from amp_transpiler.runtime.memory import current_memory
+
+        return current_memory()
 
     def peak_memory(self) -> int | None:
         """Return the most bytes that this process has had resident; None if unknown."""
-        return memory.peak_memory()
+        from amp_transpiler.runtime.memory import peak_memory
+
+        return peak_memory()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -284,6 +292,8 @@ class CUDAPlace(Place):
 
     def uploads(self) -> Uploads | None:
         """Return what copies feeds here while the last step runs, if steps are queued."""
+        from amp_transpiler.runtime.uploads import Uploads
+
         return Uploads(self.device_id) if self.queues_steps() else None
 
     def make_room(self, size: int) -> None:
@@ -332,7 +342,9 @@ class CUDAPlace(Place):
 
     def memory_in_use(self) -> int | None:
         """Return the bytes that all processes use on this device."""
-        return memory.device_memory_in_use(self.device_id)
+        from amp_transpiler.runtime.memory import device_memory_in_use
+
+        return device_memory_in_use(self.device_id)
 
     def peak_memory(self) -> int | None:
         """Return the bytes in use: ONNX Runtime's arena keeps all memory that it once took."""

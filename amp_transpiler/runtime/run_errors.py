@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, MisfitError
-from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.lines import line_of
 from amp_transpiler.graph.misfits import misfit, wrong_shape
 from amp_transpiler.graph.origins import ONE_ELEMENT_KEY
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.runtime.finite import Compute
 from amp_transpiler.runtime.index_checks import message
 from amp_transpiler.runtime.index_uses import index_uses
-from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
-from amp_transpiler.runtime.scope import Scope
+from amp_transpiler.runtime.ort import ORT_ERRORS, RUN_ERRORS, error_text
 
-__all__ = ["NO_VALUE", "RUN_ERRORS", "explained", "plain", "wrong_state"]
+if TYPE_CHECKING:
+    from amp_transpiler.graph.assemble import Assembled
+    from amp_transpiler.graph.program import Program
+    from amp_transpiler.runtime.finite import Compute
+    from amp_transpiler.runtime.scope import Scope
 
-RUN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, RuntimeError)
-"""Raised by a run: ONNX Runtime's own, and Python's RuntimeError where values are bound or lists are fed."""
+__all__ = ["NO_VALUE", "explained", "plain", "wrong_state"]
+
 
 NO_VALUE: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 """Raised where a value cannot be computed by itself."""

@@ -8,7 +8,7 @@ import logging
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -18,16 +18,17 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.runtime import ort
-from amp_transpiler.runtime.cuda_graphs import Graph
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect
-from amp_transpiler.runtime.layout_check import compare_layouts
 from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
 from amp_transpiler.runtime.opening import Opening, Wish, open_form, wish_for
+from amp_transpiler.runtime.ort import RUN_ERRORS
 from amp_transpiler.runtime.places import CPUPlace, Place, default_place
 from amp_transpiler.runtime.provider_options import LAYOUTS, Layout, OptionsInUse
-from amp_transpiler.runtime.run_errors import RUN_ERRORS
 from amp_transpiler.runtime.values import element_type, from_ort, is_extension, run_session, to_ort
+
+if TYPE_CHECKING:
+    from amp_transpiler.runtime.cuda_graphs import Graph
 
 __all__ = ["AnyProgram", "Session"]
 
@@ -133,7 +134,11 @@ class Session:
         self._no_graph = opening.no_cuda_graph
         # Other threads than the graph's take a second session, as do all if the device refuses to capture.
         reopen = functools.partial(_without_graph, program, self.place, tiling_accum, wish)
-        self._graph = Graph(opening.session, self.place, reopen) if opening.cuda_graph else None
+        self._graph: Graph | None = None
+        if opening.cuda_graph:
+            from amp_transpiler.runtime.cuda_graphs import Graph
+
+            self._graph = Graph(opening.session, self.place, reopen)
         self._wish = wish
         if layout != "nchw":
             usual = dataclasses.replace(wish, options={**wish.options, **dict.fromkeys(LAYOUTS[layout], "0")})
@@ -246,6 +251,8 @@ class Session:
         """Compare with the default layout before the first results of another one."""
         if self._in_default_layout is None:
             return
+        from amp_transpiler.runtime.layout_check import compare_layouts
+
         names = [info.name for info in self.outputs]
         with Session.over(self._in_default_layout(), self.place) as usual:
             compare_layouts(lambda feeds: self._run(feeds, names), usual.run, values, self.outputs, repr(self))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from amp_transpiler.conversion import candidate_of, candidates
+from amp_transpiler.conversion import Trials
 from amp_transpiler.precision.balance import Aim, aimed, balanced
 from amp_transpiler.report import Report
-from amp_transpiler.verification.conversions import Conversions
-from amp_transpiler.verification.search import Found, best_conversion
+from amp_transpiler.verification.conversions import Conversions, Found
 
 __all__ = ["balanced_conversion"]
 
@@ -34,17 +33,20 @@ def balanced_conversion(
     """
     policy, prepared = conversions.policy, conversions.prepared
     with conversions.phase("predict"):
-        known = candidates(prepared, policy, conversions.ranges)
+        trials = Trials(prepared, conversions.ranges)
+        known = trials.candidates(policy)
     found: dict[Aim, Found] = {}
     while known and (aim := balanced(known)) not in found:
-        of_aim = dataclasses.replace(conversions, policy=aimed(policy, aim, prepared.model))
+        of_aim = dataclasses.replace(conversions, policy=aimed(policy, aim, prepared.model), trials=trials)
         if aim == "float32":
             found[aim] = Found(of_aim.measured(of_aim.policy, confirm=True))
         else:
+            from amp_transpiler.verification.search import best_conversion  # float32 needs no search
+
             found[aim] = best_conversion(of_aim, report, frontier=frontier, cache=cache, limited=limited)
         best = found[aim].best
         if best.excess <= 1.0:
-            known[aim] = candidate_of(best.program, policy)
+            known[aim] = trials.candidate(best.program, policy)
         else:
             del known[aim]
     report.notes = tuple(dict.fromkeys(report.notes))  # searches may say the same
@@ -57,6 +59,8 @@ def balanced_conversion(
 
 def _with_curve(chosen: Found, conversions: Conversions, report: Report, *, cache: bool) -> Found:
     """Add the curve to a choice that no search was needed for: float32 throughout."""
+    from amp_transpiler.verification.search import best_conversion
+
     of_low = dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, objective="low"))
     searched = best_conversion(of_low, report, frontier=True, cache=cache, limited=True)
     if searched.curve_with is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from amp_transpiler.errors import CheckFailed
 from amp_transpiler.graph.checker import checker_fault
@@ -20,11 +21,13 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.verification.default_device import CheckedDevice
 from amp_transpiler.verification.default_session import SESSION, must_run, open_as_users_do
-from amp_transpiler.verification.device_check import DeviceOutcome, check_on_device
 from amp_transpiler.verification.run_samples import RUNS
 from amp_transpiler.verification.structure import check_load
 from amp_transpiler.verification.verdict import never_measured, tell_measured
 from amp_transpiler.verification.verify import Basis, Phase, loads
+
+if TYPE_CHECKING:
+    from amp_transpiler.verification.device_check import DeviceOutcome
 
 __all__ = ["check_result"]
 
@@ -106,6 +109,8 @@ def _check_on_device(
     staged: Staged, program: Program, basis: Basis, device: CheckedDevice, report: Report
 ) -> Iterator[str]:
     """Yield the sessions that ran the file well on a device; the verdict is then the device's."""
+    from amp_transpiler.verification.device_check import check_on_device
+
     policy, reference = basis.policy, basis.reference
     outcome = check_on_device(staged.path, program, basis.source, reference, policy.limits, report.dtype, device.place)
     is_for_device = _is_for_cuda(policy.target)

@@ -11,11 +11,9 @@ import contextlib
 import functools
 import logging
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 from amp_transpiler import errors
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import PLACE_VARIABLE
+from amp_transpiler.verification.child_process import started
 from amp_transpiler.verification.wire import receive, send
 
 __all__ = [
@@ -43,8 +42,6 @@ TIMEOUT = 1800.0
 
 TIMED_OUT = "timeout"
 _LONGEST_WAIT = 60.0
-# The parent's own path, in its order: with PYTHONPATH, packages would come before the standard library.
-_START = "import sys; sys.path[:] = sys.argv[1:]; from amp_transpiler.verification.worker import main; main()"
 
 
 class RuntimeCrash(Exception):
@@ -78,23 +75,14 @@ class Child:
     """One child process. It answers one request at a time; use it from one thread at a time."""
 
     def __init__(self) -> None:
-        package = str(pathlib.Path(errors.__file__).parents[1])
-        path = dict.fromkeys([*(os.fspath(pathlib.Path(entry).absolute()) for entry in sys.path), package])
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the child
         self._greeted = self._expired = False
         self._died: Exception | None = None
         self._let_go: list[int] = []
         try:
-            self._process = subprocess.Popen(  # noqa: S603  this very interpreter, with a module of ours
-                [sys.executable or "python", "-P", "-c", _START, *path],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,  # until it is ready; then it closes its streams
-                start_new_session=True,  # Ctrl-C in a terminal goes to the parent alone, which then ends the child
-            )
+            self._started = started()
         except OSError as error:
-            self._said.close()
             raise _cannot_start(error) from error
+        self._process, self._said = self._started.process, self._started.said
 
     @property
     def pid(self) -> int:
@@ -180,17 +168,11 @@ class Child:
 
     def end(self) -> None:
         """Kill the process; it has nothing to lose."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
-            if stream is not None:
-                with contextlib.suppress(OSError):  # what was not written yet
-                    stream.close()
+        self._started.end()
 
     def forget(self) -> None:
         """Let go of it in a process that was forked from its parent, without ending it."""
-        self._said.close()
-        self._process.returncode = 0  # else `subprocess` would try to reap another process's child
+        self._started.forget()
 
 
 def _cannot_start(reason: object) -> errors.EnvironmentProblem:

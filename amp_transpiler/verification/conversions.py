@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from amp_transpiler.conversion import Conversion, convert
+from amp_transpiler.conversion import Conversion, Trials
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.program import Program
+from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Objective, Policy, Settled
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.report import DeviceDraws, OutputComparison
+from amp_transpiler.report import DeviceDraws, FrontierPoint, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.calibrate import NamedSample
@@ -26,7 +27,7 @@ from amp_transpiler.verification.judge import Compared, Judge, Judged
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.user_metric import Metric
 
-__all__ = ["Conversions", "Measured", "judging_arithmetic"]
+__all__ = ["Conversions", "Found", "Measured", "judging_arithmetic"]
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,29 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """The outcome of a search.
+
+    Attributes:
+        best: the cheapest conversion that keeps the limits; without one, that with the smallest error.
+        evidence: what runs say about the program; None if nothing was asked of them.
+        repaired: nodes that were low at first and are float32 for the limits.
+        curve: points of the curve between error and cost; empty if it was not worked out.
+        searched: several conversions were compared for it, now or before.
+        shown: it went by the ranges that the data show; see `Policy.numerics`.
+        curve_with: returns the curve with another conversion as the chosen one; None without a curve.
+    """
+
+    best: Measured
+    evidence: Evidence | None = None
+    repaired: tuple[str, ...] = ()
+    curve: tuple[FrontierPoint, ...] = ()
+    searched: bool = False
+    shown: bool = False
+    curve_with: Callable[[Measured], Sequence[FrontierPoint]] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Conversions:
     """The conversions of one program, each compared with fp32.
 
@@ -107,6 +131,7 @@ class Conversions:
         gains: the samples at other levels, which a conversion is judged on before it counts; None for none.
         by_default: ONNX Runtime's default session, in which what holds emulated must hold, too; None not to run it.
         source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
+        trials: conversions that were made to compare their times; None if there are none.
     """
 
     prepared: Program
@@ -119,6 +144,7 @@ class Conversions:
     gains: Gains | None = None
     by_default: DefaultSession | None = None
     source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
+    trials: Trials | None = None
 
     def measured(self, policy: Policy, *, confirm: bool = False, deciding: int | None = None) -> Measured:
         """Convert a copy as a policy says, run it emulated, and compare it.
@@ -134,9 +160,9 @@ class Conversions:
             CannotCompare: the emulated program does not run.
             InputError: the user's metric fails.
         """
-        program = self.prepared.clone()
+        trials = Trials(self.prepared, self.ranges) if self.trials is None else self.trials
         with self.phase("convert"):
-            conversion = convert(program, policy, self.ranges)
+            program, conversion = trials.taken(policy)
         decisions = conversion.assignment.decisions.values()
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits

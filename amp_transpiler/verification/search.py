@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.amplifier import ancestors_of
 from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.conversions import Conversions, Measured
+from amp_transpiler.verification.conversions import Conversions, Found, Measured
 from amp_transpiler.verification.dial import Trial, turn
 from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
@@ -58,29 +58,6 @@ _AGAIN = 8  # runs for another choice, where the best one fails in another draw
 _EVERY = 200  # choices, of which all are looked at
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """The outcome of a search.
-
-    Attributes:
-        best: the cheapest conversion that keeps the limits; without one, that with the smallest error.
-        evidence: what runs say about the program; None if nothing was asked of them.
-        repaired: nodes that were low at first and are float32 for the limits.
-        curve: points of the curve between error and cost; empty if it was not worked out.
-        searched: several conversions were compared for it, now or before.
-        shown: it went by the ranges that the data show; see `Policy.numerics`.
-        curve_with: returns the curve with another conversion as the chosen one; None without a curve.
-    """
-
-    best: Measured
-    evidence: Evidence | None = None
-    repaired: tuple[str, ...] = ()
-    curve: tuple[FrontierPoint, ...] = ()
-    searched: bool = False
-    shown: bool = False
-    curve_with: Callable[[Measured], Sequence[FrontierPoint]] | None = None
 
 
 def best_conversion(

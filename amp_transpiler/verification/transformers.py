@@ -27,7 +27,6 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.attention_pattern import find_attentions, find_loosely
-from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.precision.limits import Limits
@@ -164,6 +163,8 @@ def optimized(program: Program) -> Optimized:
     family = model_family(fused)
     if family is None:
         raise NotOptimized("no attention was found in it, so it is no transformer that the optimizer knows")
+    from amp_transpiler.passes.fuse_attention import FuseAttention
+
     run_pass(FuseAttention(), fused.model)
     RemoveUnusedNodesPass()(fused.model)
     with temporary_folder() as folder:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import InputError, ModelError
@@ -27,23 +28,21 @@ from amp_transpiler.verification.balance import balanced_conversion
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.close_roundings import close_roundings
-from amp_transpiler.verification.conversions import Conversions, Measured, judging_arithmetic
+from amp_transpiler.verification.conversions import Conversions, Found, Measured, judging_arithmetic
 from amp_transpiler.verification.declared_shapes import open_contradicted_sizes
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.default_session import DefaultSession
-from amp_transpiler.verification.exact_update import exact_update
 from amp_transpiler.verification.gains import Gains
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.remote import open_program
-from amp_transpiler.verification.search import Found, best_conversion
-from amp_transpiler.verification.steps import compare_steps
-from amp_transpiler.verification.steps_verdict import judge_steps
 from amp_transpiler.verification.synthesis import MOST_FURTHER
 from amp_transpiler.verification.unseen import never_ran
 from amp_transpiler.verification.user_metric import Metric
 from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured, outputs_left_out
-from amp_transpiler.verification.verified import Answer, Question, digest_of
+
+if TYPE_CHECKING:
+    from amp_transpiler.verification.verified import Answer, Question
 
 __all__ = ["Basis", "Questions", "check_source", "convert_and_compare", "loads"]
 
@@ -185,8 +184,7 @@ def convert_and_compare(
             _gains(prepared, policy, asked, reference),
             DefaultSession(source) if policy.search_runs and policy.low is not FLOAT32 else None,
         )
-        find = balanced_conversion if policy.objective == "balance" else best_conversion
-        found = find(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
+        found = _found(conversions, report, asked)
     except CannotCompare as reason:
         failure = _not_compared(report, str(reason), required=asked.required and (device is None or reference is None))
         program = prepared.clone()
@@ -218,6 +216,15 @@ def convert_and_compare(
     return program, conversion, failure, basis
 
 
+def _found(conversions: Conversions, report: Report, asked: Questions) -> Found:
+    """Return the conversion that the policy aims at."""
+    if conversions.policy.objective == "balance":
+        find = balanced_conversion
+    else:
+        from amp_transpiler.verification.search import best_conversion as find
+    return find(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
+
+
 def _float32_throughout(best: Measured, conversions: Conversions) -> Iterator[str]:
     """Yield a note on a result that is the source: "within 0 %" says nothing of TF32, which takes both off fp32."""
     if not best.is_float32 or conversions.arithmetic is None:
@@ -244,6 +251,10 @@ def _compared_steps(
     step = best.program.step
     if step is None or not step.parameters or policy.low is FLOAT32:
         return ""
+    from amp_transpiler.verification.exact_update import exact_update
+    from amp_transpiler.verification.steps import compare_steps
+    from amp_transpiler.verification.steps_verdict import judge_steps
+
     with phase("run steps"):
         final = dataclasses.replace(policy, settled=best.settled)
         exact = functools.partial(exact_update, prepared, step, final, ranges, best.conversion)
@@ -306,6 +317,8 @@ def _question(
     special = asked.frontier or asked.metric is not None or prepared.step is not None or reference is not None
     if special or not asked.cache or not policy.search_runs or policy.objective == "rules":
         return None
+    from amp_transpiler.verification.verified import Question
+
     return Question(source, prepared, asked.inputs, policy, (str(asked.limited), str(device)))
 
 
@@ -316,6 +329,8 @@ def _as_before(
     policy = dataclasses.replace(policy, evidence=known.evidence if known.evidence.ranges else None)
     if known.shown:
         policy = dataclasses.replace(policy, numerics="shown")
+    from amp_transpiler.verification.verified import digest_of
+
     program = prepared.clone()
     with phase("convert"):
         policy = dataclasses.replace(policy, settled=known.settled, objective=known.objective)
@@ -341,6 +356,8 @@ def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[
         read_errors_by_output=nothing,
         alone_errors={},
     )
+    from amp_transpiler.verification.verified import Answer, digest_of
+
     return Answer(
         settled=found.best.settled,
         objective=found.best.objective,

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.verification.wire import receive, send
 
 if TYPE_CHECKING:
@@ -201,8 +202,7 @@ def _trim() -> None:
 def _run(session: Session, feeds: Mapping[str, Any], fetch: Sequence[str] | None) -> list[Any]:
     """Run a session; an error of ONNX Runtime's that is not about the inputs is raised as it is."""
     from amp_transpiler.errors import InputError
-    from amp_transpiler.runtime.ort import is_about_feeds
-    from amp_transpiler.runtime.run_errors import RUN_ERRORS
+    from amp_transpiler.runtime.ort import RUN_ERRORS, is_about_feeds
 
     try:
         return session.run(feeds, fetch)
@@ -231,7 +231,8 @@ def main() -> None:
     """Answer requests until the parent has gone."""
     requests, replies = _private_streams()
     _settle_down()
-    import amp_transpiler.runtime.session  # noqa: F401  while the parent is still busy with something else
+    with collection_paused(stays=True):  # modules, functions and classes stay
+        import amp_transpiler.runtime.session  # noqa: F401  while the parent is still busy with something else
 
     send(replies, "ready")
     sessions = _Sessions()

@@ -161,3 +161,109 @@ def test_a_recipe_of_another_level_needs_no_preference(options, tmp_path):
     made.save_recipe(tmp_path / "r.toml")
     again = amp.transpile(SMALL, verify=False, recipe=tmp_path / "r.toml")
     assert [row.precision for row in again.decisions] == [row.precision for row in made.decisions]
+
+
+# ---- what is written ----
+
+
+def with_function():
+    """A model whose product is in a function of its own, which a conversion inlines."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21, "own": 1]>
+        g (float[N,4] x, float[4,4] w) => (float[N,4] y) { y = own.Product (x, w) }
+        <domain: "own", opset_import: ["": 21]> Product (a, b) => (c) { c = MatMul (a, b) }"""
+    )
+    onnx.checker.check_model(model)
+    return model
+
+
+def with_words():
+    model = onnx.ModelProto.FromString(SMALL.SerializeToString())
+    model.doc_string, model.producer_name = "what it is", "somebody"
+    model.metadata_props.add(key="labels", value="cat, dog")
+    model.graph.node[0].doc_string = "a product"
+    return model
+
+
+def with_constant_node():
+    return parse(
+        "(float[N,2] x) => (float[N,2] y) "
+        "{ w = Constant <value = float[2,2] {1.0, 2.0, 3.0, 4.0}> () h = Identity (x) y = MatMul (h, w) }"
+    )
+
+
+AS_GIVEN = {
+    "a product": lambda: SMALL,
+    "an older opset, which would be raised": lambda: parse(
+        "(float[N,4] x) => (float[N,4] y) { y = MatMul (x, w) }", opset=11, w=array(4, 4)
+    ),
+    "an older IR version": lambda: parse(
+        "(float[N,4] x) => (float[N,4] y) { y = MatMul (x, w) }", ir_version=7, w=array(4, 4)
+    ),
+    "a function": with_function,
+    "documentation and metadata": with_words,
+    "a constant node and an identity": with_constant_node,
+    "nodes in a body": lambda: parse(
+        "(float[N,4] x, bool c) => (float[N,4] y) { y = If (c) "
+        "<then_branch = a () => (float[N,4] p) { p = MatMul (x, w) }, "
+        "else_branch = b () => (float[N,4] q) { q = Neg (x) }> }",
+        w=array(4, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AS_GIVEN)
+@pytest.mark.parametrize("checked", [False, True])
+def test_the_file_is_the_source(name, checked, tmp_path):
+    onnx.save(AS_GIVEN[name](), tmp_path / "m.onnx")
+    report = amp.transpile(tmp_path / "m.onnx", tmp_path / "r.onnx", verify=checked, cache=False)
+    assert report.kept_float32
+    assert (tmp_path / "r.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+    assert report.opset[0] == report.opset[1]
+    assert report.file_bytes[0] == report.file_bytes[1] == (tmp_path / "r.onnx").stat().st_size
+    assert report.weight_bytes[0] == report.weight_bytes[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "opset"), [({"opset": 18}, 18), ({"ort": "1.17"}, 20), ({"opset": 17, "prefer": "time"}, 17)]
+)
+def test_another_opset_is_written(options, opset, tmp_path):
+    model = parse("(float[N,4] x) => (float[N,4] y) { y = MatMul (x, w) }", opset=21, w=array(4, 4))
+    onnx.save(model, tmp_path / "m.onnx")
+    report = amp.transpile(tmp_path / "m.onnx", tmp_path / "r.onnx", verify=False, **options)
+    assert report.kept_float32
+    assert onnx.load(tmp_path / "r.onnx").opset_import[0].version == report.opset[1] == opset
+
+
+def test_weights_outside_get_a_file_of_their_own(tmp_path):
+    """The result lives on if the source and its weights are deleted."""
+    onnx.save(
+        parse("(float[N,64] x) => (float[N,64] y) { y = MatMul (x, w) }", w=array(64, 64)),
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="m.data",
+        size_threshold=0,
+    )
+    report = amp.transpile(tmp_path / "m.onnx", tmp_path / "r.onnx", verify=False)
+    assert report.kept_float32
+    (tmp_path / "m.onnx").unlink()
+    (tmp_path / "m.data").unlink()
+    (node,) = onnx.load(tmp_path / "r.onnx").graph.node
+    assert node.op_type == "MatMul"
+    assert not node.name, "the source's node has none"
+    assert len(list(tmp_path.glob("r.onnx.*.data"))) == 1
+
+
+def test_a_source_in_memory_is_written_as_it_is(tmp_path):
+    report = amp.transpile(with_function(), tmp_path / "r.onnx", verify=False)
+    assert report.kept_float32
+    assert [function.name for function in onnx.load(tmp_path / "r.onnx").functions] == ["Product"]
+
+
+def test_outputs_that_were_chosen_are_those_of_the_file(tmp_path):
+    model = parse("(float[N,4] x) => (float[N,4] y) { h = MatMul (x, w) y = Neg (h) }", w=array(4, 4))
+    onnx.save(model, tmp_path / "m.onnx")
+    program = amp.load(tmp_path / "m.onnx")
+    program.outputs = ["h"]
+    assert amp.transpile(program, tmp_path / "r.onnx", verify=False).kept_float32
+    assert [value.name for value in onnx.load(tmp_path / "r.onnx").graph.output] == ["h"]

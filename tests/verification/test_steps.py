@@ -8,7 +8,6 @@ import pytest
 from onnx import numpy_helper
 
 import amp_transpiler as amp
-from amp_transpiler import conversion
 from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.report import StateWay, StepsComparison, as_html, as_json
 from amp_transpiler.report.wording import training_words
@@ -28,7 +27,7 @@ def transpiled(step, *, given=True, batches=3, **options):
 
 def rounded_update(monkeypatch):
     """The fault that this check is for: nothing tells that the optimizer is one, so its nodes become low."""
-    monkeypatch.setattr(conversion, "mark_optimizer", lambda model, step: 0)
+    monkeypatch.setattr("amp_transpiler.precision.training.mark_optimizer", lambda model, step: 0)
 
 
 # ---- what it finds ----

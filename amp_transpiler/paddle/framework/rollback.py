@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
-from amp_transpiler.graph.garbage import collection_paused
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.utils import unique_name
 

@@ -11,12 +11,8 @@ from amp_transpiler.graph.dtypes import FLOAT32, LOW_DTYPES, dtype_name
 from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.training_step import UPDATES_KEY, TrainingStep
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.passes.training.insert_masters import InsertMasters
-from amp_transpiler.passes.training.scale_loss import ScaleLoss
 from amp_transpiler.phrases import first_few, quoted
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.precision.training.cotangents import NotLinear, find_cotangents
-from amp_transpiler.precision.training.low_states import choose_low_states
 
 __all__ = ["Aided", "add_training_aids"]
 
@@ -73,12 +69,16 @@ def _require_float32(program: Program, step: TrainingStep) -> None:
 def _make_low(program: Program, policy: Policy) -> tuple[Policy, tuple[str, ...]]:
     """Give the parameters that become low masters; return the policy with what becomes low, and warnings."""
     assert program.step is not None
+    from amp_transpiler.precision.training.low_states import choose_low_states
+
     found = choose_low_states(program.model.graph, program.step, policy.low_io)
     program.notes += found.notes
     made_low = dataclasses.replace(policy, low_io=found.low_io)
     if policy.wishes.master_weights is False:
         return made_low, found.without_masters()
     if found.parameters:
+        from amp_transpiler.passes.training.insert_masters import InsertMasters
+
         made = run_pass(InsertMasters(program.step, found.parameters), program.model)
         if made.modified:
             _record(program, made.step)
@@ -93,6 +93,9 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
     if step.loss_scale:
         program.notes.append(f"the step scales its loss already, by '{step.loss_scale}': nothing was added")
         return ()
+    from amp_transpiler.passes.training.scale_loss import ScaleLoss
+    from amp_transpiler.precision.training.cotangents import NotLinear, find_cotangents
+
     start = "--loss-scaling: the loss is not scaled, so small float16 gradients may become zero"
     try:
         found = find_cotangents(program.model.graph, step)

@@ -1,33 +1,22 @@
 """The cost of a program on a GPU, from its shapes: bytes and FLOPs of every node, launches, and predicted time."""
 
-from amp_transpiler.precision.cost.prediction import (
-    Kernel,
-    Prediction,
-    node_seconds,
-    pays_from,
-    predict,
-    predicted,
-    time_of,
-)
-from amp_transpiler.precision.cost.prices import Prices, prices
-from amp_transpiler.precision.cost.shapes import open_dims
-from amp_transpiler.precision.cost.traffic import NodeCost, traffic
-from amp_transpiler.targets.devices import DEVICES, Device, find_device
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DEVICES",
-    "Device",
-    "Kernel",
-    "NodeCost",
-    "Prediction",
-    "Prices",
-    "find_device",
-    "node_seconds",
-    "open_dims",
-    "pays_from",
-    "predict",
-    "predicted",
-    "prices",
-    "time_of",
-    "traffic",
-]
+from amp_transpiler.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.cost.node_costs import NodeCost as NodeCost, traffic as traffic
+    from amp_transpiler.precision.cost.node_prices import Prices as Prices, prices as prices
+    from amp_transpiler.precision.cost.prediction import (
+        Kernel as Kernel,
+        Prediction as Prediction,
+        node_seconds as node_seconds,
+        pays_from as pays_from,
+        predict as predict,
+        predicted as predicted,
+        time_of as time_of,
+    )
+    from amp_transpiler.precision.cost.shapes import open_dims as open_dims
+    from amp_transpiler.targets.devices import DEVICES as DEVICES, Device as Device, find_device as find_device
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

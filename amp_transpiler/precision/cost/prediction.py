@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.precision.cost.node_costs import NodeCost, traffic
 from amp_transpiler.precision.cost.shapes import open_dims
-from amp_transpiler.precision.cost.traffic import NodeCost, traffic
 from amp_transpiler.precision.cost.work import Work, is_measured, seconds_of
 from amp_transpiler.targets.devices import Device
 from amp_transpiler.targets.price_list import price_list

@@ -34,9 +34,9 @@ from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP, ready_to_open, worth_on
-from amp_transpiler.runtime.ort import allowed_cores
+from amp_transpiler.runtime.ort import RUN_ERRORS, allowed_cores
 from amp_transpiler.runtime.places import to_host
-from amp_transpiler.runtime.run_errors import RUN_ERRORS, plain
+from amp_transpiler.runtime.run_errors import plain
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort

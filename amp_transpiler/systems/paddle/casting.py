@@ -23,7 +23,6 @@ from amp_transpiler.ops.vocabulary import known_operator
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
-from amp_transpiler.systems.paddle.master_weights import newer_value
 from amp_transpiler.systems.paddle.policy import paddle_policy
 from amp_transpiler.targets import CUDA
 
@@ -178,6 +177,8 @@ def _round_in_scope(
     scope: MutableMapping[str, np.ndarray], name: str, low: LowFormat, master: str | None, *, rewrite: bool
 ) -> None:
     """Round a parameter, and give its master weight the rounded value, or the unrounded one if that was set later."""
+    from amp_transpiler.systems.paddle.master_weights import newer_value
+
     value = scope[name]
     if value.dtype == np.float32:
         scope[name] = value.astype(low.numpy)

@@ -9,7 +9,6 @@ import pytest
 
 import amp_transpiler as amp
 import foreign_steps
-from amp_transpiler import conversion
 from foreign.library import by_hand
 from foreign.own_steps import saved
 from foreign.torch_steps import TORCH_NETWORKS, from_torch
@@ -112,7 +111,7 @@ def test_masters_are_where_they_are_asked_for():
 
 
 def test_a_rounded_update_is_seen(monkeypatch):
-    monkeypatch.setattr(conversion, "mark_optimizer", lambda model, step: 0)
+    monkeypatch.setattr("amp_transpiler.precision.training.mark_optimizer", lambda model, step: 0)
     step = by_hand("mlp", "sgd", 1e-5)
     batches = step.data(STEPS)
     report = convert(step, CONVERSIONS["O2"], "float16")

@@ -2,7 +2,7 @@
 
 import gc
 
-from amp_transpiler.graph.garbage import collection_paused
+from amp_transpiler.garbage import collection_paused
 
 
 def young():

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
+from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.garbage import collection_paused
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.precision.cost.fusions import Plan, joined, plan_of
+from amp_transpiler.precision.cost.node_costs import NodeCost, costs_of
 from amp_transpiler.precision.cost.operators import ALIASES
 from amp_transpiler.precision.cost.prediction import Kernel, kernel_of, node_seconds
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
-from amp_transpiler.precision.cost.traffic import NodeCost, costs_of
 from amp_transpiler.precision.cost.work import Work, seconds_of
 from amp_transpiler.targets.devices import Device
 from amp_transpiler.targets.price_list import price_list

@@ -1,0 +1,14 @@
+"""The process that will check what is converted, started before it is needed."""
+
+from __future__ import annotations
+
+from amp_transpiler.cli.options import Options
+from amp_transpiler.verification.child_process import start_ahead
+
+__all__ = ["start_checker"]
+
+
+def start_checker(options: Options) -> None:
+    """Let the process that checks import ONNX Runtime while this one imports what it converts with."""
+    if not options.no_verify and options.copied_by is None:
+        start_ahead()
