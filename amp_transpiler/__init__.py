@@ -48,14 +48,13 @@ if TYPE_CHECKING:
         StepCheckFailed as StepCheckFailed,
         VerificationError as VerificationError,
     )
-    from amp_transpiler.graph.loading import load as load
-    from amp_transpiler.graph.program import Program as Program, Variable as Variable
+    from amp_transpiler.files.loading import load as load
+    from amp_transpiler.files.saving import save as save
     from amp_transpiler.graph.regions import (
         disable_amp as disable_amp,
         fp16_guard as fp16_guard,
         mark_region as mark_region,
     )
-    from amp_transpiler.graph.saving import save as save
     from amp_transpiler.paddle import (
         ParamAttr as ParamAttr,
         distributed as distributed,
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
     from amp_transpiler.paddle.static.amp import debugging as debugging, decorate as decorate
     from amp_transpiler.passes.emulate import emulate as emulate
     from amp_transpiler.pipeline import transpile as transpile
+    from amp_transpiler.program.program import Program as Program, Variable as Variable
     from amp_transpiler.report import (
         CastRow as CastRow,
         DecisionRow as DecisionRow,

@@ -15,17 +15,13 @@ from amp_transpiler.errors import ModelError, OptionError
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.form_check import check_forms
-from amp_transpiler.graph.low_values import has_values_of
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import complete_shapes
 from amp_transpiler.graph.tensors import tensor_bytes
-from amp_transpiler.graph.training_info import merge, split
 from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
-from amp_transpiler.graph.view.outline import outline
 from amp_transpiler.graph.walk import WIDENED, all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import own_opset
@@ -75,7 +71,11 @@ from amp_transpiler.precision.opset_choice import (
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import find_training_step, possible_states
+from amp_transpiler.program.low_values import has_values_of
+from amp_transpiler.program.program import Program
+from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.targets.kernel_table import is_within
+from amp_transpiler.view.outline import outline
 
 if TYPE_CHECKING:
     from amp_transpiler.precision.balance import Aim, Candidate

@@ -10,16 +10,16 @@ from typing import Any
 
 from amp_transpiler.conversion import fitted
 from amp_transpiler.errors import OptionError
+from amp_transpiler.files.loading import Source, load
+from amp_transpiler.files.saving import check_destination
 from amp_transpiler.garbage import collection_paused
-from amp_transpiler.graph.assemble import written_model
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.graph.loading import Source, load
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
-from amp_transpiler.graph.saving import check_destination
-from amp_transpiler.graph.training_info import merge
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.program.assemble import written_model
+from amp_transpiler.program.program import Program
+from amp_transpiler.program.training_info import merge
 from amp_transpiler.report import Report
 from amp_transpiler.report.describe import describe_source
 from amp_transpiler.report.recipe import Recipe

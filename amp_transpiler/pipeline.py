@@ -13,13 +13,11 @@ from typing import Any
 
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
-from amp_transpiler.graph.copy_files import copy_model
+from amp_transpiler.files.copy_files import copy_model
+from amp_transpiler.files.loading import Source
+from amp_transpiler.files.saving import DefaultPlace, Staged, check_destination, stage
+from amp_transpiler.files.staging import temporary_folder
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.graph.loading import Source
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.saving import DefaultPlace, Staged, check_destination, stage
-from amp_transpiler.graph.staging import temporary_folder
-from amp_transpiler.graph.training_info import split
 from amp_transpiler.job import Job, Marks, begin, with_program
 from amp_transpiler.option_table import named_as_in_the_table
 from amp_transpiler.passes.training.aids import add_training_aids
@@ -30,6 +28,8 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import NO_STATE, UNSCALED, TrainingWishes, holds_gradients
 from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.program.program import Program
+from amp_transpiler.program.training_info import split
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result

@@ -36,10 +36,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import amp_transpiler as amp
 from amp_transpiler import distributed, optimizer as optimizers, static
 from amp_transpiler.errors import AmpError, EnvironmentProblem, InputError, OptionError
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.training_log import TrainingLog, TrainingStep
+from amp_transpiler.program.program import Persistable
 from amp_transpiler.runtime.places import CUDAPlace, Place, default_place
 
 CLASSES, PIXELS, HELD_BACK = 10, 8, 360

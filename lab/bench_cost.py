@@ -60,7 +60,7 @@ def measure(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[For
 
 def predicted(path: pathlib.Path, inputs: pathlib.Path | None) -> Record:
     """Return what the cost model says of a file at the sizes of given inputs."""
-    from amp_transpiler.graph.loading import load
+    from amp_transpiler.files.loading import load
     from amp_transpiler.precision.cost import find_device, predict
 
     model = load(path).model

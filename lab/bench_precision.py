@@ -177,7 +177,7 @@ class Case:
     def of(cls, path: pathlib.Path, inputs: pathlib.Path | None) -> Case | str:
         """Run a model in float32; return why if it cannot be had."""
         from amp_transpiler.errors import AmpError
-        from amp_transpiler.graph.loading import load
+        from amp_transpiler.files.loading import load
         from amp_transpiler.verification.accuracy import CannotCompare, make_reference
 
         try:
@@ -199,7 +199,7 @@ class Case:
         if reason := (checker_words(path) if self._checked else "") or refusal(path):
             return {"invalid": reason}
         from amp_transpiler.errors import AmpError
-        from amp_transpiler.graph.loading import load
+        from amp_transpiler.files.loading import load
         from amp_transpiler.verification.accuracy import CannotCompare
         from amp_transpiler.verification.excess import excesses
 
@@ -226,7 +226,7 @@ def same_choice(path: pathlib.Path, other: pathlib.Path) -> bool:
     """
     import itertools
 
-    from amp_transpiler.graph.loading import load
+    from amp_transpiler.files.loading import load
     from amp_transpiler.graph.types import propagate_types
     from amp_transpiler.graph.walk import all_nodes
 
@@ -295,7 +295,7 @@ def checker_words(path: pathlib.Path) -> str:
 
 def refusal(path: pathlib.Path) -> str:
     """Return why ONNX Runtime does not open a file; nothing if it does."""
-    from amp_transpiler.graph.loading import load
+    from amp_transpiler.files.loading import load
     from amp_transpiler.verification.structure import check_load
 
     try:
@@ -308,9 +308,9 @@ def refusal(path: pathlib.Path) -> str:
 def facts(program: Any, dims: Mapping[str, int]) -> Record:
     """Return casts, low nodes, launches and predicted milliseconds of a form."""
     from amp_transpiler.graph.types import propagate_types
-    from amp_transpiler.graph.view.outline import precision_of
     from amp_transpiler.graph.walk import all_nodes
     from amp_transpiler.precision.cost.node_costs import traffic
+    from amp_transpiler.view.outline import precision_of
 
     typed = program.model.clone()
     propagate_types(typed)

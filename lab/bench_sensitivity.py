@@ -25,14 +25,14 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.conversion import prepare
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import values_by_name
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.program.program import Program
 from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.verification.accuracy import make_reference
 from amp_transpiler.verification.low_twins import Twins

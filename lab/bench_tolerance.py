@@ -53,7 +53,7 @@ class Bisection:
 
     def __init__(self, path: pathlib.Path, inputs: pathlib.Path | None, seconds: float = math.inf) -> None:
         from amp_transpiler.conversion import fitted, prepare
-        from amp_transpiler.graph.loading import load
+        from amp_transpiler.files.loading import load
         from amp_transpiler.precision.ranges import RangeFaults
         from amp_transpiler.systems.choice import Request, choose_policy
         from amp_transpiler.verification.accuracy import make_reference

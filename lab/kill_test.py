@@ -33,8 +33,8 @@ import onnx
 import onnx.parser
 
 import amp_transpiler as amp
-from amp_transpiler.graph import data_files, saving
-from amp_transpiler.graph.copy_files import copy_model
+from amp_transpiler.files import data_files, saving
+from amp_transpiler.files.copy_files import copy_model
 from amp_transpiler.paddle.static.tensor_file import write_tensors
 
 DTYPES: tuple[Literal["float16"], Literal["bfloat16"]] = ("float16", "bfloat16")  # of the two versions of an output

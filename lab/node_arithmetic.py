@@ -28,8 +28,8 @@ import numpy as np
 import onnx
 
 import amp_transpiler as amp
-from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.device_arithmetic.simulate import simulated
+from amp_transpiler.program.program import Program
 from amp_transpiler.targets.arithmetic import arithmetic_of
 from gpu.compare import apart
 from gpu.models import case_feeds

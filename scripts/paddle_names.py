@@ -66,7 +66,7 @@ LAYERS_APART = {
 def handed_out(section: str) -> frozenset[str]:
     """Return the names of a section that the package has."""
     if section == "Tensor":
-        graph = importlib.import_module("amp_transpiler.graph.program")
+        graph = importlib.import_module("amp_transpiler.program.program")
         methods = importlib.import_module("amp_transpiler.paddle.tensor.methods")
         own = (name for name in dir(graph.Variable) if not name.startswith("_"))
         return frozenset({*own, *methods.METHODS, *methods.PROPERTIES})
@@ -93,7 +93,7 @@ def asked_names(text: str) -> list[str]:
 def is_there(path: str) -> bool:
     """Return whether a name with its module, `nn.functional.relu` or `Tensor.mean`, is handed out and not refused."""
     if path.startswith("Tensor."):
-        variable = importlib.import_module("amp_transpiler.graph.program").Variable
+        variable = importlib.import_module("amp_transpiler.program.program").Variable
         name = path.removeprefix("Tensor.")
         return name in handed_out("Tensor") or (name.startswith("__") and hasattr(variable, name))
     try:

@@ -14,7 +14,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler import cli
-from amp_transpiler.graph.saving import Staged
+from amp_transpiler.files.saving import Staged
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

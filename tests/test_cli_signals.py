@@ -12,7 +12,7 @@ import pytest
 
 from amp_transpiler.cli import command as cli
 from amp_transpiler.cli.termination import Terminated, terminating_by_exception
-from amp_transpiler.graph.saving import Staged
+from amp_transpiler.files.saving import Staged
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP]
 

@@ -59,7 +59,7 @@ SLOW = {"./scripts/demo"}  # run by a slow test
 
 # Blocks in no language that are compared elsewhere, or that no program prints: the page and the block's first line.
 TEXTS = {
-    ("docs/architecture.md", "load      graph/loading.py"): "a list of files, looked for in test_architecture.py",
+    ("docs/architecture.md", "load      files/loading.py"): "a list of files, looked for in test_architecture.py",
     (
         "docs/architecture.md",
         "build     paddle/static, paddle/nn",

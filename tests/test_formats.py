@@ -11,7 +11,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.cli import command
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.runtime.places import CPUPlace

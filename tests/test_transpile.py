@@ -10,7 +10,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.errors import CheckFailed, InputError, ModelError, OptionError, OutputError
-from amp_transpiler.graph import saving
+from amp_transpiler.files import saving
 from tests import support
 from tests.support import array, chain, parse
 

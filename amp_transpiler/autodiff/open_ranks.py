@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.autodiff.bodies import captured
+from amp_transpiler.graph.deferred_nodes import WAITING_DOMAIN
 from amp_transpiler.graph.infer_outputs import infer_outputs
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.retyped import is_unchecked
-from amp_transpiler.graph.waiting import WAITING_DOMAIN
 from amp_transpiler.graph.walk import has_bodies
+from amp_transpiler.program.program import Program
+from amp_transpiler.program.retyped import is_unchecked
 
 __all__ = ["has_open_rank", "leave_open", "reranked"]
 

@@ -185,7 +185,7 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
         jobs: the models and their results.
         makes_folder: whether the folder of the results will be made.
     """
-    from amp_transpiler.graph.data_files import model_of_weights
+    from amp_transpiler.files.data_files import model_of_weights
 
     in_use = _InUse(options, jobs)
     if options.to_stdout and (weights := in_use.weights_of(jobs[0].model)):
@@ -239,7 +239,7 @@ class _InUse:
 
     def file_at(self, path: pathlib.Path) -> pathlib.Path | None:
         """Return the file of a model, or of the samples, that is at `path`."""
-        from amp_transpiler.graph.occupied import files_of
+        from amp_transpiler.files.occupied import files_of
 
         place = pathlib.Path(os.path.realpath(path))
         for model in (job.model for job in self._jobs):
@@ -254,12 +254,12 @@ class _InUse:
 
     def weights_of(self, model: pathlib.Path) -> list[pathlib.Path]:
         """Return the other files that a model consists of."""
-        from amp_transpiler.graph.occupied import files_of
+        from amp_transpiler.files.occupied import files_of
 
         return sorted(files_of(model) - {pathlib.Path(os.path.realpath(model))})
 
     def result_at(self, path: pathlib.Path) -> pathlib.Path | None:
         """Return the result that `path` is, or whose weights would be there."""
-        from amp_transpiler.graph.occupied import belongs_to_result
+        from amp_transpiler.files.occupied import belongs_to_result
 
         return next((job.output for job in self._jobs if belongs_to_result(path, job.output)), None)

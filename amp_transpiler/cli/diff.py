@@ -10,8 +10,8 @@ from amp_transpiler.cli.exit_status import OK
 from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.places import STREAM, check_name
 from amp_transpiler.errors import OutputError
-from amp_transpiler.graph.durable import write_file
-from amp_transpiler.graph.occupied import files_of
+from amp_transpiler.files.durable import write_file
+from amp_transpiler.files.occupied import files_of
 from amp_transpiler.report.as_json import dump, package_versions, plain
 from amp_transpiler.report.difference import difference_page, difference_text
 from amp_transpiler.verification.difference import compare_models

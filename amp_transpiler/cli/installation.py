@@ -216,7 +216,7 @@ def _free_memory() -> int | None:
 
 
 def _with_cache(found: Installation) -> Installation:
-    from amp_transpiler.graph.user_cache import base_folder
+    from amp_transpiler.files.user_cache import base_folder
 
     place = base_folder()
     if place is None:

@@ -53,7 +53,7 @@ class Kept:
     """
 
     def __init__(self, job: Job, options: Options) -> None:
-        from amp_transpiler.graph.user_cache import Records
+        from amp_transpiler.files.user_cache import Records
 
         self._job = job
         self._records = Records("converted")
@@ -84,8 +84,8 @@ class Kept:
 
     def _result(self, written: str | None) -> str:
         """Return the digest of the result's files; of none, nothing."""
-        from amp_transpiler.graph.digest import new_digest
-        from amp_transpiler.graph.occupied import files_of
+        from amp_transpiler.files.digest import new_digest
+        from amp_transpiler.files.occupied import files_of
 
         if written is None:
             return _NOTHING
@@ -96,8 +96,8 @@ class Kept:
 
 def _question(job: Job, options: Options) -> str:
     """Return the digest of all that a conversion depends on."""
-    from amp_transpiler.graph.digest import new_digest
-    from amp_transpiler.graph.occupied import files_of
+    from amp_transpiler.files.digest import new_digest
+    from amp_transpiler.files.occupied import files_of
     from amp_transpiler.report.as_json import package_versions
     from amp_transpiler.verification.child import default_place_name, hardware_name
     from amp_transpiler.verification.remembered import in_words

@@ -106,7 +106,7 @@ def _written(job: Job, options: Options) -> Iterator[pathlib.Path | None]:
     elif str(job.output) != STREAM:
         yield job.output
     else:
-        from amp_transpiler.graph.staging import temporary_folder
+        from amp_transpiler.files.staging import temporary_folder
 
         with temporary_folder() as folder:
             yield folder / f"{_STANDARD_OUTPUT}.onnx"
@@ -114,7 +114,7 @@ def _written(job: Job, options: Options) -> Iterator[pathlib.Path | None]:
 
 def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None, options: Options) -> None:
     with collection_paused(stays=True):  # modules, functions and classes stay
-        from amp_transpiler.graph.loading import load
+        from amp_transpiler.files.loading import load
         from amp_transpiler.pipeline import transpile
 
     model: Any = load(source) if options.benchmark else source  # loaded once for both

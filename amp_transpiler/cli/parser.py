@@ -197,7 +197,7 @@ def _mixed_ops(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    from amp_transpiler.graph.patterns import compile_pattern  # few calls have a pattern
+    from amp_transpiler.graph.user_patterns import compile_pattern  # few calls have a pattern
 
     try:
         compile_pattern(text, "the")

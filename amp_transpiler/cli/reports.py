@@ -47,7 +47,7 @@ def write_reports(outcomes: Sequence[Outcome], options: Options, *, are_many: bo
 
 
 def _write(text: str, path: str) -> None:
-    from amp_transpiler.graph.durable import write_file
+    from amp_transpiler.files.durable import write_file
 
     write_file(path, text.encode("utf-8", errors="backslashreplace"))
 

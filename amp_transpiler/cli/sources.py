@@ -122,7 +122,7 @@ def spooled(model: pathlib.Path) -> Iterator[pathlib.Path]:
     if not is_standard_input(model):
         yield model
         return
-    from amp_transpiler.graph.staging import temporary_folder
+    from amp_transpiler.files.staging import temporary_folder
 
     with temporary_folder() as folder:
         file = folder / f"{STANDARD_INPUT}.onnx"
@@ -131,7 +131,7 @@ def spooled(model: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _read(model: pathlib.Path, file: pathlib.Path) -> None:
-    from amp_transpiler.graph.occupied import files_of
+    from amp_transpiler.files.occupied import files_of
 
     descriptor = 0 if str(model) == STREAM else None
     try:

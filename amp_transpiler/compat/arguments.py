@@ -10,8 +10,8 @@ from typing import Any
 
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.name_matching import did_you_mean
-from amp_transpiler.graph.program import Program
 from amp_transpiler.pipeline import transpile
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import Report
 
 __all__ = ["check_options", "checked_names", "converted", "refuse"]

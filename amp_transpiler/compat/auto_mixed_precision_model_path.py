@@ -13,7 +13,7 @@ import onnx
 from amp_transpiler.compat.arguments import converted
 from amp_transpiler.compat.auto_mixed_precision import Validate, search_options
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.saving import save
+from amp_transpiler.files.saving import save
 
 __all__ = ["auto_convert_mixed_precision_model_path"]
 

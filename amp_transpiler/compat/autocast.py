@@ -22,12 +22,12 @@ import onnx_ir as ir
 from amp_transpiler.compat.arguments import checked_names, converted, refuse
 from amp_transpiler.compat.blocked import block, every_node
 from amp_transpiler.errors import OptionError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator, name_nodes
-from amp_transpiler.graph.patterns import compile_pattern
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, drop_region
+from amp_transpiler.graph.user_patterns import compile_pattern
+from amp_transpiler.program.program import Program
 
 __all__ = ["DEFAULT_DATA_MAX", "DEFAULT_INIT_MAX", "NodeRule", "convert_to_f16", "convert_to_mixed_precision"]
 

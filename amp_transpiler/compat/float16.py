@@ -23,11 +23,11 @@ from amp_transpiler.compat.clipping import clip_constants, clipped
 from amp_transpiler.compat.initializers import halve_initializers
 from amp_transpiler.compat.two_formats import convert_with_bfloat16
 from amp_transpiler.errors import OptionError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import from_proto
 from amp_transpiler.graph.regions import DISABLE_AMP, drop_region, region_of
+from amp_transpiler.program.program import Program
 
 __all__ = [
     "DEFAULT_OP_BLOCK_LIST",

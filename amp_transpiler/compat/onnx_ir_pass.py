@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.compat.arguments import check_options, converted
-from amp_transpiler.graph.program import Program, install
+from amp_transpiler.program.program import Program, install
 from amp_transpiler.report import Report
 
 __all__ = ["MixedPrecisionPass"]

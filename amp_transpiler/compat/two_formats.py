@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from amp_transpiler.conversion import fitted, prepare_and_convert
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, REGION_KEY, drop_region, enter, is_guarded
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.program.program import Program
 from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.systems.program_names import IoTypes, low_inputs_and_outputs
 

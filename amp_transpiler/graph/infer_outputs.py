@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import MisfitError, ModelError
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.misfits import misfit
+from amp_transpiler.graph.misfit_messages import misfit
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, type_string

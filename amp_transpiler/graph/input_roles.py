@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import AmpError
-from amp_transpiler.graph.tables import table_size
+from amp_transpiler.graph.table_sizes import table_size
 
 __all__ = ["CannotSynthesise", "Dims", "ModelInput", "image_layout"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from amp_transpiler.graph.patterns import compile_pattern
+from amp_transpiler.graph.user_patterns import compile_pattern
 
 __all__ = ["did_you_mean", "is_pattern", "matching_names"]
 

@@ -17,8 +17,8 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError, visible
-from amp_transpiler.graph.patterns import Pattern, compile_pattern
 from amp_transpiler.graph.proto import proto_bodies, proto_graphs
+from amp_transpiler.graph.user_patterns import Pattern, compile_pattern
 from amp_transpiler.graph.walk import bodies
 
 __all__ = [

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.kind import UNTYPED, Kind, kind_of
+from amp_transpiler.graph.node_kind import UNTYPED, Kind, kind_of
 from amp_transpiler.graph.proto import holds_map, to_proto_without_weights
 from amp_transpiler.graph.walk import ControlPort, all_nodes, bodies, control_ports, has_bodies
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES, DtypeAttribute

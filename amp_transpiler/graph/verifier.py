@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from amp_transpiler.errors import VerificationError
-from amp_transpiler.graph.kind import Kind, kind_of
+from amp_transpiler.graph.node_kind import Kind, kind_of
 from amp_transpiler.graph.types import node_signature
 from amp_transpiler.graph.walk import Scope, control_ports, scopes
 from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute

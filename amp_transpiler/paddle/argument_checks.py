@@ -16,7 +16,7 @@ import numpy as np
 from amp_transpiler.errors import WrongTypeError
 from amp_transpiler.graph.lines import users_line
 from amp_transpiler.graph.name_matching import did_you_mean
-from amp_transpiler.graph.program import Variable
+from amp_transpiler.program.program import Variable
 
 __all__ = ["check_arguments", "checked"]
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.dtypes import LOW_DTYPES, parse_dtype
-from amp_transpiler.graph.operands import common_dtype, operate
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import checked
+from amp_transpiler.program.operands import common_dtype, operate
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = [
     "Axes",

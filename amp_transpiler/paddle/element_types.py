@@ -8,7 +8,7 @@ import numpy as np
 
 from amp_transpiler.graph.builder import is_float_tensor
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Variable
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "bfloat16",

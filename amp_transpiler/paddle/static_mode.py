@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.mode import disable_static, enable_static, in_dynamic_mode
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.framework.random import get_rng_state, seed as set_seed, set_rng_state
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "Tensor",

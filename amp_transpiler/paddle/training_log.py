@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import EnvironmentProblem, InputError, OutputError
-from amp_transpiler.graph.program import Variable
+from amp_transpiler.program.program import Variable
 
 __all__ = ["TrainingLog", "TrainingStep"]
 

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.program import install
 from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.ops.schema import only_in_runtime
@@ -25,6 +24,7 @@ from amp_transpiler.passes.standard_opset import (
     standard_opset,
 )
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import install
 
 __all__ = ["ConvertOpset", "OpsetConversionError"]
 

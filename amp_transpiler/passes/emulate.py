@@ -12,11 +12,10 @@ import os
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types, set_dtype
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import Use, all_nodes, scopes
@@ -27,6 +26,7 @@ from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_outp
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
+from amp_transpiler.program.program import Program
 
 __all__ = ["EmulateLow", "emulate", "emulate_in_place"]
 

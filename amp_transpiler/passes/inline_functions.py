@@ -12,11 +12,11 @@ from amp_transpiler.errors import ModelError, visible
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.functions import call_graph, check_expansion
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.program import install
 from amp_transpiler.graph.regions import REGION_KEY, enter
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.schema import signature
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.program.program import install
 
 __all__ = ["InlineFunctions"]
 

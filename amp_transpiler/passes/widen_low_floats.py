@@ -10,7 +10,6 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES, dtype_name, low_format
-from amp_transpiler.graph.low_values import has_values_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import node_signature, set_dtype
 from amp_transpiler.graph.walk import WIDENED, Use, has_bodies, scopes
@@ -22,6 +21,7 @@ from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_outp
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.widening import wide_tensor, widen_attribute
 from amp_transpiler.phrases import counted
+from amp_transpiler.program.low_values import has_values_of
 
 __all__ = ["WidenLowFloats", "Widened"]
 _WITH_KNOWN_BODIES = {"If", "Loop", "Scan", "SequenceMap"}

@@ -14,7 +14,7 @@ from typing import TypeGuard
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import BFLOAT16, LowFormat
-from amp_transpiler.graph.kind import Kind, kind_of
+from amp_transpiler.graph.node_kind import Kind, kind_of
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import Signature, Slot, opset_of

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import BFLOAT16, LowFormat
-from amp_transpiler.graph.kind import Kind, kind_of
+from amp_transpiler.graph.node_kind import Kind, kind_of
 from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.names import is_standard

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.conversion import Conversion
+from amp_transpiler.files.external_data import external_files
 from amp_transpiler.graph.dtypes import FLOAT32, dtype_name
-from amp_transpiler.graph.external_data import external_files
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
@@ -18,6 +17,7 @@ from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.program.program import Program
 from amp_transpiler.report.attributes import attribute_words
 from amp_transpiler.report.precision import Precision, kind_of
 from amp_transpiler.report.report import CastRow, DecisionRow, Report

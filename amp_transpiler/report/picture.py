@@ -11,15 +11,15 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.view.groups import Group, grouped
-from amp_transpiler.graph.view.layout import lay_out
-from amp_transpiler.graph.view.outline import Outline, OutlineNode, outline
 from amp_transpiler.graph.walk import scopes
+from amp_transpiler.program.program import Program
 from amp_transpiler.report.report import DecisionRow, Report
 from amp_transpiler.report.table import printable
 from amp_transpiler.report.wording import human_time, percent
 from amp_transpiler.report.worst import squared_error_shares
+from amp_transpiler.view.groups import Group, grouped
+from amp_transpiler.view.layout import lay_out
+from amp_transpiler.view.outline import Outline, OutlineNode, outline
 
 __all__ = ["HEATS", "Level", "graphs_of", "levels_of"]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from amp_transpiler.conversion import convert, written_traffic
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
 from amp_transpiler.precision.cost.node_prices import Prices
@@ -19,6 +18,7 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.histogram import NO_NUMBERS
 from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.program.program import Program
 from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
 from amp_transpiler.report.risks import risks

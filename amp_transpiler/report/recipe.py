@@ -29,8 +29,8 @@ from typing import Any, Literal, cast
 import tomli_w
 
 from amp_transpiler.errors import InputError, visible
+from amp_transpiler.files.durable import write_file
 from amp_transpiler.graph.dtypes import float_format
-from amp_transpiler.graph.durable import write_file
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists

@@ -17,10 +17,10 @@ from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Verdict
 
 if TYPE_CHECKING:
-    from amp_transpiler.graph.program import Program
     from amp_transpiler.graph.training_step import State
-    from amp_transpiler.graph.view.outline import Outline
     from amp_transpiler.precision.histogram import Histogram
+    from amp_transpiler.program.program import Program
+    from amp_transpiler.view.outline import Outline
 
 __all__ = ["CastRow", "DecisionRow", "FrontierPoint", "MetricValue", "OutputComparison", "PredictedTimes", "Report"]
 

@@ -37,9 +37,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import is_float_tensor
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.program import Program
 
 __all__ = ["EVERYTHING", "Gap", "Limits", "Value", "decided_by_comparison", "gap", "limits_of"]
 

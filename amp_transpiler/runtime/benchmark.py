@@ -18,10 +18,10 @@ import ml_dtypes
 import numpy as np
 
 from amp_transpiler.errors import PAGE, InputError
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.saving import save
-from amp_transpiler.graph.staging import temporary_folder
+from amp_transpiler.files.loading import load
+from amp_transpiler.files.saving import save
+from amp_transpiler.files.staging import temporary_folder
+from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.runtime.node_times import NodeTimes, OperatorTime, node_times
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import Place, default_place, place_named

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnxruntime
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import has_backward_pass
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.compile import CompiledStep
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.places import Place

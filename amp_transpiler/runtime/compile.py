@@ -10,13 +10,9 @@ import onnxruntime
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.garbage import collection_paused
-from amp_transpiler.graph.assemble import Assembled, assemble
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shape_inference import infer_shapes
-from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.passes.emulate import emulate
@@ -30,6 +26,10 @@ from amp_transpiler.passes.training import (
     SliceKnownRows,
     SplitScatters,
 )
+from amp_transpiler.program.assemble import Assembled, assemble
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.packed_state import Stack
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check

@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime import cuda_runtime, ort
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.values import to_ort

@@ -13,14 +13,14 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import AmpError, InputError, NotFiniteError
-from amp_transpiler.graph.assemble import assemble
 from amp_transpiler.graph.dtypes import AMP_DTYPES
-from amp_transpiler.graph.fed_shapes import specialise
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
-from amp_transpiler.graph.stack import Stack
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.assemble import assemble
+from amp_transpiler.program.fed_shapes import specialise
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.packed_state import Stack
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.compile import CompiledStep, Watch, compile_step, open_step
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe

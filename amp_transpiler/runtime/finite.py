@@ -10,7 +10,6 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import values_by_name
@@ -18,6 +17,7 @@ from amp_transpiler.graph.origins import scope_of
 from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
 from amp_transpiler.phrases import first_few, quoted
+from amp_transpiler.program.assemble import Assembled
 
 __all__ = ["Compute", "Probes", "add_finite_check", "add_probes", "describe"]
 

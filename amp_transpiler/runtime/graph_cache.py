@@ -1,7 +1,7 @@
 """ONNX Runtime's optimized graphs, kept in the user's cache folder.
 
 An entry is a file whose name is a digest of all that the optimized graph depends on: the model, the settings, the
-provider with its options, the versions of this package and of ONNX Runtime, and the machine. `graph/user_cache.py` says
+provider with its options, the versions of this package and of ONNX Runtime, and the machine. `files/user_cache.py` says
 where the folder is and how it is bounded.
 """
 
@@ -22,8 +22,8 @@ from typing import TypeAlias
 import onnxruntime
 
 from amp_transpiler.errors import OutputError
-from amp_transpiler.graph.staging import staging_folder
-from amp_transpiler.graph.user_cache import base_folder, is_own, keep_within_bounds
+from amp_transpiler.files.staging import staging_folder
+from amp_transpiler.files.user_cache import base_folder, is_own, keep_within_bounds
 from amp_transpiler.runtime import ort
 from amp_transpiler.version import __version__
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.assemble import Assembled
+from amp_transpiler.program.assemble import Assembled
 from amp_transpiler.runtime.fed_integers import FedIntegers, fed_integers
 from amp_transpiler.runtime.index_uses import IndexUse, index_uses
 

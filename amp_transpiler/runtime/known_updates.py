@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array, constant_of
-from amp_transpiler.graph.program import Program
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.program.program import Program
 
 __all__ = ["Known", "known_updates"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amp_transpiler.graph.assemble import assemble
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.passes.training import is_recompute_asked
+from amp_transpiler.program.assemble import assemble
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.alive import Memory, bytes_of, reads
 from amp_transpiler.runtime.lowering import compute_again, lower, split_large
 

@@ -8,11 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from amp_transpiler.autodiff import expand_gradients
-from amp_transpiler.graph.assemble import Assembled
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
-from amp_transpiler.graph.fed_shapes import specialise
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
@@ -51,6 +47,10 @@ from amp_transpiler.passes.training import (
     WriteInPlace,
     is_recompute_asked,
 )
+from amp_transpiler.program.assemble import Assembled
+from amp_transpiler.program.fed_shapes import specialise
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.targets import CUDA
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.staging import temporary_folder
+from amp_transpiler.files.staging import temporary_folder
 from amp_transpiler.runtime.openable import AnyProgram, openable
 from amp_transpiler.runtime.ort import CPU_PROVIDER, ORT_ERRORS, error_text
 from amp_transpiler.runtime.places import Place

@@ -13,15 +13,15 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.graph.assemble import written_model
+from amp_transpiler.files.loading import load
+from amp_transpiler.files.saving import save
 from amp_transpiler.graph.large_scatters import large_scatters
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
-from amp_transpiler.graph.saving import save
 from amp_transpiler.graph.tensors import initializer_tensors, tensor_bytes
 from amp_transpiler.graph.vector_products import vector_products
+from amp_transpiler.program.assemble import written_model
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import EnvironmentProblem, OptionError
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.program import Program
+from amp_transpiler.files.loading import load
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.openable import Openable
 from amp_transpiler.runtime.places import Place

@@ -12,15 +12,15 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 
 from amp_transpiler.autodiff import expand_gradients
-from amp_transpiler.graph.assemble import Assembled, assemble
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.fed_shapes import specialise
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.widen_low_floats import WidenLowFloats
+from amp_transpiler.program.assemble import Assembled, assemble
+from amp_transpiler.program.fed_shapes import specialise
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.compile import open_ready
 from amp_transpiler.runtime.lowering import RANDOM_STEP, ready_to_open
 from amp_transpiler.runtime.places import CPUPlace, to_host

@@ -14,11 +14,11 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.assemble import assemble
-from amp_transpiler.graph.fed_shapes import specialise
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.files.loading import load
+from amp_transpiler.program.assemble import assemble
+from amp_transpiler.program.fed_shapes import specialise
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.liveness import kept_bytes, live_bytes
 from amp_transpiler.runtime.lowering import lower

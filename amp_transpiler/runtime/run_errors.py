@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, MisfitError
 from amp_transpiler.graph.lines import line_of
-from amp_transpiler.graph.misfits import misfit, wrong_shape
+from amp_transpiler.graph.misfit_messages import misfit, wrong_shape
 from amp_transpiler.graph.origins import ONE_ELEMENT_KEY
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.ops.schema import opset_of
@@ -18,8 +18,8 @@ from amp_transpiler.runtime.index_uses import index_uses
 from amp_transpiler.runtime.ort import ORT_ERRORS, RUN_ERRORS, error_text
 
 if TYPE_CHECKING:
-    from amp_transpiler.graph.assemble import Assembled
-    from amp_transpiler.graph.program import Program
+    from amp_transpiler.program.assemble import Assembled
+    from amp_transpiler.program.program import Program
     from amp_transpiler.runtime.finite import Compute
     from amp_transpiler.runtime.scope import Scope
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.low_values import has_low_values
+from amp_transpiler.files.loading import load
+from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum, gemm_option, warn_without_effect

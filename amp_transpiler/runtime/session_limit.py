@@ -11,8 +11,8 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.memory import available_memory
 
 __all__ = ["OWN_SHAPES", "SessionLimit", "share_sizes"]

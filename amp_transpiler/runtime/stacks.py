@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnxruntime
 
-from amp_transpiler.graph.stack import Stack
+from amp_transpiler.program.packed_state import Stack
 from amp_transpiler.runtime import cuda_runtime
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.values import device_of, to_ort

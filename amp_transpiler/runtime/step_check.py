@@ -16,13 +16,13 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import StepCheckFailed
-from amp_transpiler.graph.assemble import assemble
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.phrases import counted, first_few
+from amp_transpiler.program.assemble import assemble
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.agreement import EVERYTHING, Gap, Limits, Value, decided_by_comparison, gap, limits_of
 from amp_transpiler.runtime.compile import CompiledStep, open_ready
 from amp_transpiler.runtime.lowering import ready_to_open

@@ -15,9 +15,9 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.cuda_graphs import NOT_CAPTURED, obstacle
 from amp_transpiler.runtime.places import Place

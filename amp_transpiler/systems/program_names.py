@@ -16,12 +16,12 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import AMP_DTYPES
 from amp_transpiler.graph.name_matching import did_you_mean, is_pattern, matching_names
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names, vocabulary
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.program.program import Program
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = ["IoTypes", "limits_by_output", "low_inputs_and_outputs", "resolved_lists"]

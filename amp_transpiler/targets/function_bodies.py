@@ -15,7 +15,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
-from amp_transpiler.graph.kind import UNTYPED, kind_of
+from amp_transpiler.graph.node_kind import UNTYPED, kind_of
 from amp_transpiler.ops.function_inlining import inline_schema_function
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.targets.operator import Imports, Operator, Types

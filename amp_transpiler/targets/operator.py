@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.kind import UNTYPED, Kind, kind_of
+from amp_transpiler.graph.node_kind import UNTYPED, Kind, kind_of
 from amp_transpiler.ops.schema import Signature, signature
 from amp_transpiler.targets.kernel_table import kernel_type
 

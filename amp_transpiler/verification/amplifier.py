@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.verification.calibrate import PIECE
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.device_draws import DeviceRuns, outputs_of_draw

@@ -13,9 +13,9 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
+from amp_transpiler.program.program import Program
 from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.magnitudes import Magnitudes, measure
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces

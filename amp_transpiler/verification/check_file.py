@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amp_transpiler.errors import CheckFailed
+from amp_transpiler.files.saving import Staged
 from amp_transpiler.graph.checker import checker_fault
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.saving import Staged
 from amp_transpiler.ops.limits import OLDEST_OPSET
 from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceMeasurement, Report, Verdict
 from amp_transpiler.runtime.ort import CUDA_PROVIDER
 from amp_transpiler.runtime.places import CPUPlace

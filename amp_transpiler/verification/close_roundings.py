@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.phrases import first_few, quoted
+from amp_transpiler.program.program import Program
 from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, intermediate_values

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from amp_transpiler.conversion import Conversion, Trials
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Objective, Policy, Settled
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceDraws, FrontierPoint, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference

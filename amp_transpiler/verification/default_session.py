@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.precision.limits import Limits
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory

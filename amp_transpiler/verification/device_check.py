@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.limits import Limits
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import Simulated, simulated
 from amp_transpiler.passes.emulate import emulate_in_place
 from amp_transpiler.precision.limits import Limits
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.ort import CUDA_PROVIDER, error_text

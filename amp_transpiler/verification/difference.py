@@ -11,22 +11,22 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.external_data import external_files
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.program import Program
+from amp_transpiler.files.external_data import external_files
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.graph.view.outline import precision_of
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.cost import find_device, open_dims, predict
 from amp_transpiler.precision.limits import Limits
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.report.difference import Difference, ModelFacts, NodeDifference
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.view.outline import precision_of
 
 __all__ = ["compare_models"]
 

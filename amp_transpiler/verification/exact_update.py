@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.conversion import Conversion, convert
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import INCLUDE, drop_region
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training.operators import is_elementwise, is_plain_movement
+from amp_transpiler.program.program import Program
 
 __all__ = ["exact_update"]
 

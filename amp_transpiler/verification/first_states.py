@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.verification.remote import RemoteSession
 

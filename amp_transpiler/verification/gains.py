@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.input_roles import ModelInput, names_sound
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.verification.accuracy import Reference, is_finite, is_practically_zero, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.device_draws import error_of

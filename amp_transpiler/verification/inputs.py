@@ -15,7 +15,7 @@ import onnx.numpy_helper
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, innermost_text, visible
-from amp_transpiler.graph.source_check import tensor_fault
+from amp_transpiler.files.source_check import tensor_fault
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds, model_inputs
 from amp_transpiler.runtime.values import is_extension
 from amp_transpiler.verification.npz import check_regular, read_npz

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.limits import Limits
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceDraws, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import Reference

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from amp_transpiler.errors import InputError, innermost_text, visible
-from amp_transpiler.graph.git_lfs import REMEDY, is_lfs_pointer
+from amp_transpiler.files.git_lfs import REMEDY, is_lfs_pointer
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 
 __all__ = ["check_regular", "read_npz"]

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.names import values_by_name
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import reads_of
+from amp_transpiler.program.program import Program
 from amp_transpiler.verification.settled_sample import drop_unread
 
 __all__ = ["Piece", "cut_out", "pieces", "result_bytes"]

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from amp_transpiler.graph.digest import Digest, add_model, new_digest
+from amp_transpiler.files.digest import Digest, add_model, new_digest
+from amp_transpiler.files.user_cache import Records
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.user_cache import Records
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.program.program import Program
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.version import __version__

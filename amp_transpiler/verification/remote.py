@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.feeds import ValueInfo
 from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
 from amp_transpiler.runtime.ort import SessionSettings

@@ -16,13 +16,13 @@ import numpy as np
 
 from amp_transpiler.conversion import Conversion, candidate_of, convert
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.settling import settled_by
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import FrontierPoint, OutputComparison, Report
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.amplifier import ancestors_of

@@ -23,11 +23,11 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes, bodies, has_bodies, reads_of
 from amp_transpiler.precision.constraints import Constraints, LowForm, touches_float32
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.poles import input_at_pole
+from amp_transpiler.program.program import Program
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
 from amp_transpiler.verification.child import lease

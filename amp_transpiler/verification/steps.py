@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.training_step import State, TrainingStep
+from amp_transpiler.program.program import Program
 from amp_transpiler.report.steps import StateWay, StepsComparison
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory

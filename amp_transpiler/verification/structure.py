@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from typing import Literal
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.ort import SessionSettings, error_text
 from amp_transpiler.verification.child import RUN_ERRORS, default_place_name
 from amp_transpiler.verification.remote import open_file, open_program

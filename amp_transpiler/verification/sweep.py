@@ -14,9 +14,9 @@ import numpy as np
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.names import values_by_name
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.program.program import Program
 from amp_transpiler.verification.child import Child
 from amp_transpiler.verification.kept_values import KeptValue
 from amp_transpiler.verification.pieces import Piece, cut_out, pieces

@@ -15,13 +15,11 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.errors import AmpError, OptionError
-from amp_transpiler.graph.external_data import in_memory
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.model_family import Attention, Family, ModelFamily, family_of
-from amp_transpiler.graph.program import Program
+from amp_transpiler.files.external_data import in_memory
+from amp_transpiler.files.loading import load
+from amp_transpiler.files.saving import save
+from amp_transpiler.files.staging import temporary_folder
 from amp_transpiler.graph.regions import region_of
-from amp_transpiler.graph.saving import save
-from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
@@ -33,12 +31,14 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.opset_choice import OpsetChoice
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.targets.tensorrt import TENSORRT
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.child import RUN_ERRORS, lease
 from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.model_family import Attention, Family, ModelFamily, family_of
 
 __all__ = [
     "NotOptimized",

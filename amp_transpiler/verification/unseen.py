@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.phrases import counted
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.verification.settled_sample import inline_branches
 

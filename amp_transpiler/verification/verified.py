@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from amp_transpiler.graph.digest import Digest, add_model, new_digest
-from amp_transpiler.graph.program import Program
+from amp_transpiler.files.digest import Digest, add_model, new_digest
+from amp_transpiler.files.user_cache import Records
 from amp_transpiler.graph.proto import to_proto_without_weights
-from amp_transpiler.graph.user_cache import Records
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Objective, Policy, Settled
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Report
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.verification.inputs import Inputs

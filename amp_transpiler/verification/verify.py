@@ -13,13 +13,13 @@ from amp_transpiler.conversion import Conversion, convert
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, fault_in_words, mend_declared_shapes, runtime_operators
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.graph.low_values import has_low_values
-from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.cost.shapes import sizes_of
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.program import Program
 from amp_transpiler.report import MetricValue, Report, Verdict
 from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.ort import error_text

@@ -15,7 +15,6 @@ from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.names import values_by_name
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
@@ -23,6 +22,7 @@ from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.training import FuseProducts, WeightGradients
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.evidence import read_key
+from amp_transpiler.program.program import Program
 from amp_transpiler.verification.low_twins import Twins, replicate
 from amp_transpiler.verification.settled_sample import drop_unread, is_quantized
 

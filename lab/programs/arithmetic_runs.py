@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import amp_transpiler as amp
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import simulated
+from amp_transpiler.program.program import Program
 from amp_transpiler.targets.arithmetic import DeviceArithmetic, KernelRow, arithmetic_of
 from amp_transpiler.verification.device_draws import DRAWS
 from gpu.compare import apart

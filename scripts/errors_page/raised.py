@@ -22,20 +22,20 @@ OURS = (
 PYTHONS = ("TypeError", "AttributeError", "ImportError")
 """Python's own errors, which only public functions raise for users."""
 
-_PUBLIC = ("paddle.", "systems.", "compat.", "lazy", "graph.loading", "graph.regions", "graph.variable_operators")
+_PUBLIC = ("paddle.", "systems.", "compat.", "lazy", "files.loading", "graph.regions", "program.variable_operators")
 _BESIDE = {
     "paddle.static.pickled TypeError": "raised and caught in one file: a damaged array",
 }
 
 
 FAULTS = {
-    "graph.durable": "OutputError",
-    "graph.external_data": "ModelError",
-    "graph.fed_shapes": "InputError",
+    "files.durable": "OutputError",
+    "files.external_data": "ModelError",
+    "program.fed_shapes": "InputError",
     "graph.form_check": "ModelError",
-    "graph.misfits": "MisfitError",
-    "graph.patterns": "OptionError",
-    "graph.source_check": "ModelError",
+    "graph.misfit_messages": "MisfitError",
+    "graph.user_patterns": "OptionError",
+    "files.source_check": "ModelError",
     "graph.verifier": "VerificationError",
     "runtime.cuda": "EnvironmentProblem",
     "runtime.run_errors": "InputError",
@@ -54,7 +54,7 @@ class Raised:
     """A message in the source.
 
     Attributes:
-        module: where it is raised, such as `graph.loading`.
+        module: where it is raised, such as `files.loading`.
         kind: the class of the exception.
         text: the message; what is filled in stands in angle brackets.
         first: the line of the call.

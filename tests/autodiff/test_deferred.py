@@ -7,7 +7,7 @@ import pytest
 
 from amp_transpiler import CPUPlace, optimizer, static, tensor, utils
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.waiting import waiting_nodes
+from amp_transpiler.graph.deferred_nodes import waiting_nodes
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from tests import support

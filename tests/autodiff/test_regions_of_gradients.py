@@ -5,12 +5,12 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, inside_region_of, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable
 from tests.paddle import nets, text_nets
 from tests.support import array
 

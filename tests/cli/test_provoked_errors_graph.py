@@ -18,10 +18,11 @@ from amp_transpiler import CPUPlace, CUDAPlace, errors, paddle, static
 from amp_transpiler.autodiff.deferred import expand_deferred, waiting_nodes
 from amp_transpiler.cli import outcome
 from amp_transpiler.cli.command import main
-from amp_transpiler.graph import copy_files, saving, source_check, state_dictionary
+from amp_transpiler.files import copy_files, saving, source_check
 from amp_transpiler.graph.builder import shape_of
 from amp_transpiler.paddle.distributed import environment
 from amp_transpiler.paddle.nn import functional as F
+from amp_transpiler.program import state_dictionary
 
 _names = itertools.count()
 

@@ -6,7 +6,7 @@ import pytest
 
 from amp_transpiler.conversion import fitted, prepare
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import find_training_step, holds_gradients
 from amp_transpiler.systems.choice import Request, choose_policy

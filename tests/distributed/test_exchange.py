@@ -9,8 +9,8 @@ import pytest
 
 from amp_transpiler import distributed
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.distributed import environment
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions
 from amp_transpiler.runtime.distributed.joined import joined_world
 from amp_transpiler.runtime.distributed.micro_batches import joined, split_feeds

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="the ranks exchange values through t
 pytestmark = pytest.mark.slow
 
 CPU = CPUPlace()
-# Alone, BatchNormalization works by rows, with more in float16; tests/graph/test_cut_step.py compares the same form.
+# Alone, BatchNormalization works by rows, with more in float16; test_cut_step.py compares the same form.
 TOLERANCES = {"O1": 2e-3, "O2": 2e-3, "bfloat16": 2e-2, "synchronous O2": 5e-2}
 
 

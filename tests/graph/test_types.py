@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.graph import types
-from amp_transpiler.graph.kind import kind_of
+from amp_transpiler.graph.node_kind import kind_of
 from amp_transpiler.graph.types import parse_type, propagate_types, set_dtype
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
 from amp_transpiler.ops.schema import signature, type_string

@@ -4,11 +4,11 @@ import numpy as np
 
 import amp_transpiler as amp
 from amp_transpiler import static
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable
 
 CPU = amp.CPUPlace()
 

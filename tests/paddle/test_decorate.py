@@ -8,9 +8,9 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.passes.training.loss_scaling import ScalingRule
+from amp_transpiler.program.program import Persistable
 from amp_transpiler.runtime.scope import scope_guard
 from tests.paddle import nets
 

@@ -7,8 +7,8 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.paddle.framework.persistables import create_persistable
+from amp_transpiler.program.program import Persistable
 from tests.paddle import nets, text_nets
 from tests.paddle.text_nets import image_batches, losses, trainer
 from tests.support import array

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import amp, metric, nn, static
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.paddle.optimizer import SGD
 from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision
+from amp_transpiler.program.program import Program
 
 RANDOM = np.random.default_rng(8)
 SCORES = RANDOM.uniform(size=(3, 40, 5))

@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.passes.device_arithmetic.simulate import simulated
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.runtime.places import CPUPlace

@@ -7,7 +7,6 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import optimizer
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.paddle import static, tensor
@@ -15,6 +14,7 @@ from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.manager import run_pass
+from amp_transpiler.program.program import Persistable
 from tests import support
 from tests.support import array, parse, run
 

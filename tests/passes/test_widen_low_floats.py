@@ -6,9 +6,9 @@ import pytest
 from onnx.parser import parse_model
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import WIDENED, all_nodes

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.constraints import LowForm

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.precision import frontier as frontier_module
 from amp_transpiler.precision.assign import open_choices

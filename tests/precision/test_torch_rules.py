@@ -9,7 +9,6 @@ import amp_transpiler as amp
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import FUNCTION_KEY
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
@@ -20,6 +19,7 @@ from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.program.program import Program
 from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 from amp_transpiler.systems.torch.rules import TorchRules
 from amp_transpiler.targets import CUDA

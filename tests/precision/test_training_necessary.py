@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.precision.training import find_training_step, holds_gradients
 from tests.support import array, parse
 from tests.work import counted_work

@@ -8,7 +8,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.conversion import fitted, prepare
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import find_training_step

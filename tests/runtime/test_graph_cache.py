@@ -14,7 +14,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler import Session
-from amp_transpiler.graph import user_cache
+from amp_transpiler.files import user_cache
 from amp_transpiler.runtime import graph_cache
 from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import CPUPlace

@@ -12,7 +12,7 @@ from amp_transpiler.static import Executor, Program, data, program_guard
 
 from amp_transpiler import Session
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import opening
 from amp_transpiler.runtime.cuda_graphs import obstacle

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.runtime import openable as openable_module, ort
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.session import Session

@@ -7,7 +7,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.name_matching import matching_names
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.program_names import low_inputs_and_outputs, resolved_lists

@@ -8,10 +8,10 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static, tensor
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.paddle.nn import functional as F
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable
 from tests.support import LOW_NAMES, NUMPY, array, casts, dtypes, nodes
 
 FORMATS = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -9,8 +9,8 @@ import amp_transpiler as amp
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler import optimizer, static, tensor
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Persistable
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable
 from amp_transpiler.systems.raf import casting_rules
 from amp_transpiler.systems.raf.casting_rules import find_rule
 from tests import support

@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.kind import UNTYPED
+from amp_transpiler.graph.node_kind import UNTYPED
 from amp_transpiler.targets import ANY, CPU, CUDA, TARGETS, TENSORRT, Target, find_target
 from amp_transpiler.targets.function_bodies import body_of, is_ill_typed
 from amp_transpiler.targets.kernel_table import kernel_type

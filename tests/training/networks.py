@@ -13,8 +13,8 @@ import numpy as np
 
 from amp_transpiler import static
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn import functional
+from amp_transpiler.program.program import Variable
 
 VOCABULARY, LENGTH, HIDDEN, HEADS = 40, 12, 32, 4
 CLASSES = 10

@@ -12,9 +12,9 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import static
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.optimizer import SGD, Adam
+from amp_transpiler.program.program import Variable
 from tests.training.networks import reshape
 from tests.training.trainer import Feed, Trainer, start
 

@@ -10,11 +10,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_transpiler.graph.assemble import assemble
-from amp_transpiler.graph.fed_shapes import specialise
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.paddle.optimizer import AdamW
+from amp_transpiler.program.assemble import assemble
+from amp_transpiler.program.fed_shapes import specialise
 from amp_transpiler.runtime.lowering import lower
 from tests.corpus.test_placement import place
 from tests.training.networks import NETWORKS, Network

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.scope import Scope
 from tests.training.networks import CLASSES, HEADS, HIDDEN, LENGTH, VOCABULARY
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler import CPUPlace, decorate, static
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.optimizer import Optimizer
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Program, Variable
 
 Feed = dict[str, np.ndarray]
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.program.program import Program
 from amp_transpiler.verification import check_file, default_device, device_check
 from amp_transpiler.verification.remote import open_program
 

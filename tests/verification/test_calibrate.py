@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import FLOAT16
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.verification.calibrate import calibrate

@@ -11,7 +11,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler import cli
 from amp_transpiler.errors import CheckFailed, EnvironmentProblem, InputError, OptionError
-from amp_transpiler.graph.user_cache import FOLDER_VARIABLE
+from amp_transpiler.files.user_cache import FOLDER_VARIABLE
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import reordered
 from amp_transpiler.runtime.ort import ORT_ERRORS

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import DeviceDraws
 from amp_transpiler.targets.arithmetic import arithmetic_of

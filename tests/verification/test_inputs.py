@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import AmpError, InputError
-from amp_transpiler.graph.tables import table_size
+from amp_transpiler.graph.table_sizes import table_size
 from amp_transpiler.verification.inputs import given_inputs
 from amp_transpiler.verification.signals import picture, sound
 from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs

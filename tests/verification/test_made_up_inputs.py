@@ -6,8 +6,8 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.errors import ModelError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
-from amp_transpiler.graph.loading import load
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.verification import search, verify
 from amp_transpiler.verification.signals import drawing

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.verification import default_session
 from amp_transpiler.verification.default_session import SESSION, DefaultSession
 from tests import support

@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.graph.user_cache import FOLDER_VARIABLE
+from amp_transpiler.files.user_cache import FOLDER_VARIABLE
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Settled

@@ -10,7 +10,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import Conversion, fitted, prepare
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.manager import PassManager

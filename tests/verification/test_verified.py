@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.graph.user_cache import FOLDER_VARIABLE
+from amp_transpiler.files.user_cache import FOLDER_VARIABLE
 from amp_transpiler.verification import check_file, verify
 from tests import support
 from tests.support import array, chain

@@ -14,18 +14,18 @@ import onnx_ir as ir
 from amp_transpiler.cli.check.finding import RULES, Finding
 from amp_transpiler.cli.check.twins import other_interface, overflowing_weight, source_of, stale_because, twins_of
 from amp_transpiler.errors import AmpError, innermost_text
+from amp_transpiler.files.git_lfs import is_lfs_pointer
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.checker import checker_fault, fault_in_words
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.git_lfs import is_lfs_pointer
-from amp_transpiler.graph.loading import load
-from amp_transpiler.graph.low_values import has_low_values
 from amp_transpiler.graph.tensors import initializer_tensors
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
+from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.verification.structure import LoadResult, check_load
 
 if TYPE_CHECKING:
-    from amp_transpiler.graph.program import Program
+    from amp_transpiler.program.program import Program
 
 __all__ = ["examine"]
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
-from amp_transpiler.graph.git_lfs import REMEDY
+from amp_transpiler.files.git_lfs import REMEDY
 
 __all__ = ["RULES", "SEVERITIES", "Checked", "Finding", "Rule", "Severity"]
 

@@ -15,7 +15,7 @@ from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.places import STREAM, check_name
 from amp_transpiler.cli.sources import onnx_files
 from amp_transpiler.errors import OptionError, OutputError
-from amp_transpiler.graph.durable import write_file
+from amp_transpiler.files.durable import write_file
 
 __all__ = ["check"]
 

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.program import Program
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import Program
 
 __all__ = ["other_interface", "overflowing_weight", "source_of", "stale_because", "twins_of"]
 

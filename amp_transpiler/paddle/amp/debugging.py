@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_float_tensor
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, wrap
 from amp_transpiler.paddle.static.amp import debugging as static_debugging
@@ -31,6 +30,7 @@ from amp_transpiler.paddle.static.tensor_checker import (
     watch,
 )
 from amp_transpiler.paddle.static.tensor_stats import compare_accuracy
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = [
     "DebugMode",

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from amp_transpiler.graph.program import Program as Program, Variable as Variable
     from amp_transpiler.paddle import optimizer as optimizer, regularizer as regularizer
     from amp_transpiler.paddle.base import backward as backward, core as core, framework as framework
     from amp_transpiler.paddle.base.data_feeder import DataFeeder as DataFeeder
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         name_scope as name_scope,
     )
     from amp_transpiler.paddle.utils import unique_name as unique_name
+    from amp_transpiler.program.program import Program as Program, Variable as Variable
     from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
     from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, innermost_text
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.programs import default_main_program, lod_level
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.places import Place
 
 __all__ = ["DataFeeder"]

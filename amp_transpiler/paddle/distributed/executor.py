@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.distributed.environment import current_world
 from amp_transpiler.paddle.static.buckets import Bucket
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.static.together import Together
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions, DataParallelSteps
 from amp_transpiler.runtime.executor import StepExecutor
 from amp_transpiler.runtime.gemm_options import TilingAccum

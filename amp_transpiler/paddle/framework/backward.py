@@ -11,12 +11,12 @@ import onnx_ir as ir
 from amp_transpiler.autodiff import differentiate
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 from amp_transpiler.paddle.framework.without_gradient import few, warn_without_gradient, why_without_gradient
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = ["append_backward", "gradients"]
 

@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import program_of
 from amp_transpiler.paddle.framework.turns import in_turn
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = ["case", "cond", "switch_case", "while_loop"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.values import to_ort

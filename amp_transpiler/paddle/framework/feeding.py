@@ -14,9 +14,9 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.dtypes import BFLOAT16, LOW_NUMPY_DTYPES
 from amp_transpiler.graph.lines import line_of
 from amp_transpiler.graph.name_matching import did_you_mean
-from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.graph.retyped import holds_labels, is_unchecked
 from amp_transpiler.graph.roles import has_backward_pass
+from amp_transpiler.program.program import Program, Variable
+from amp_transpiler.program.retyped import holds_labels, is_unchecked
 
 __all__ = ["FetchList", "fed_arrays", "fed_otherwise", "fetched_names", "fits"]
 

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.persistables import create_persistable, initialise_by
@@ -18,6 +17,7 @@ from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.initial_values import Constant, Initializer, XavierUniform, chosen_initializer
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr, WeightNormParamAttr
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable, Program, Variable
 
 __all__ = ["ParameterMaker", "create_parameter"]
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
 from amp_transpiler.paddle.framework.random import drawing_state, generator, global_seed, turn_of
+from amp_transpiler.program.program import Persistable, Program, Variable
 
 __all__ = [
     "Initial",

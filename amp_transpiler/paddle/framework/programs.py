@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.fed_shapes import mark_unnamed
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.framework.element_types import declared_dtype
 from amp_transpiler.paddle.framework.mode import check_static
+from amp_transpiler.program.fed_shapes import mark_unnamed
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = ["data", "default_main_program", "default_startup_program", "lod_level", "program_guard"]
 

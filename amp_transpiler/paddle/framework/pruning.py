@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import reads_of
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.lowering import RANDOM_STEP
 
 __all__ = ["pruned", "without_optimizer"]

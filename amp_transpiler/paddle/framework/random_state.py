@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Persistable, Program
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.random import generator
+from amp_transpiler.program.program import Persistable, Program
 from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP
 
 __all__ = ["ensure_random_state"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 from amp_transpiler.garbage import collection_paused
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Program
 
 __all__ = ["all_or_nothing"]
 

@@ -7,7 +7,7 @@ import math
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_float_tensor, is_static, shape_of
 from amp_transpiler.graph.origins import ONE_ELEMENT_KEY
-from amp_transpiler.graph.program import Variable
+from amp_transpiler.program.program import Variable
 
 __all__ = ["as_one_number", "check_loss"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 
 __all__ = ["in_turn", "turn_numbers"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import Any
 
-from amp_transpiler.graph.program import Variable
+from amp_transpiler.program.program import Variable
 
 __all__ = ["Parameter", "is_parameter", "is_persistable"]
 

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.rules import is_piecewise_constant
 from amp_transpiler.graph.builder import is_float_tensor
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.phrases import first_few, quoted
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = ["few", "warn_without_gradient", "why_without_gradient"]
 

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
@@ -18,6 +17,7 @@ from amp_transpiler.paddle.optimizer.step import UpdateStep
 from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.training import ask_for_recompute
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = ["GradientMergeOptimizer", "LookAhead", "RecomputeOptimizer"]
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
+from amp_transpiler.program.program import Variable
 
 __all__ = ["GeneratorLoader"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.io.dataset import IterableDataset
 from amp_transpiler.paddle.io.generator_loader import GeneratorLoader
 from amp_transpiler.paddle.io.sampler import BatchSampler
+from amp_transpiler.program.program import Variable
 
 __all__ = ["DataLoader", "WorkerInfo", "default_collate_fn", "get_worker_info"]
 

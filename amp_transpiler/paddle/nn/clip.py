@@ -10,8 +10,8 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import part_of
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
+from amp_transpiler.program.program import Variable
 
 __all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue"]
 

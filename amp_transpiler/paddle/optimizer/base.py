@@ -19,7 +19,6 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import AMP_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.origins import part_of
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import checked
 from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.framework.programs import default_startup_program
@@ -30,6 +29,7 @@ from amp_transpiler.paddle.optimizer.step import ParameterUpdate, Setting, Updat
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.passes.training.loss_scaling import float32_or_zero, unscale, zero_if
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
 
 __all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate", "check_trained_type"]

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable
 
 from amp_transpiler.autodiff.expression import Expr
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.adaptive import AdaptiveOptimizer
 from amp_transpiler.paddle.optimizer.base import Clip, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
+from amp_transpiler.program.program import Variable
 
 __all__ = ["Lamb"]
 

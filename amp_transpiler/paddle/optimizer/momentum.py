@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.optimizer.base import Clip, Decay, Optimizer, Parameters, Rate
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 from amp_transpiler.paddle.regularizer import L2Decay
+from amp_transpiler.program.program import Variable
 
 __all__ = ["Momentum"]
 

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.expression import Expr, Number
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable, initialise_by, initialise_from
+from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.systems.paddle.master_weights import master_name
 
 __all__ = ["ParameterUpdate", "Setting", "UpdateStep"]

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from amp_transpiler.graph.program import Program as Program, Variable as Variable
     from amp_transpiler.paddle.framework.backward import append_backward as append_backward, gradients as gradients
     from amp_transpiler.paddle.framework.parameters import create_parameter as create_parameter
     from amp_transpiler.paddle.framework.programs import (
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
         save_vars as save_vars,
     )
     from amp_transpiler.paddle.tensor.subscripts import setitem as setitem
+    from amp_transpiler.program.program import Program as Program, Variable as Variable
     from amp_transpiler.runtime.scope import Scope as Scope, global_scope as global_scope, scope_guard as scope_guard
 else:
     __getattr__, __dir__ = lazy_names(__name__)

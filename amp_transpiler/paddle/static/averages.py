@@ -12,12 +12,12 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name
 

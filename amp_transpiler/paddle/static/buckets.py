@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.padding_check import Compared, compare, drawing
 from amp_transpiler.runtime.scope import Scope
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import numbers, program_of, size_at
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
@@ -17,6 +16,7 @@ from amp_transpiler.paddle.nn.functional import conv
 from amp_transpiler.paddle.nn.functional.activation import activate
 from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = ["conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose"]
 

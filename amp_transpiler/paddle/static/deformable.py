@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.initial_values import Normal
 from amp_transpiler.paddle.nn.functional.vision import grid_sample
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = ["deform_conv2d"]
 

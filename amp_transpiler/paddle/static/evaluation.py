@@ -7,12 +7,12 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable, Program, Variable
 
 __all__ = ["accuracy", "auc", "ctr_metric_bundle"]
 

@@ -12,10 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff.open_ranks import reranked
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.retyped import retyped
 from amp_transpiler.graph.roles import has_backward_pass
-from amp_transpiler.graph.state_dictionary import provide_state
 from amp_transpiler.paddle.framework.driven_values import DrivenValues
 from amp_transpiler.paddle.framework.feeding import (
     FetchList,
@@ -38,6 +35,9 @@ from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
 from amp_transpiler.passes.training import Formulation
 from amp_transpiler.phrases import first_few, quoted
+from amp_transpiler.program.program import Program
+from amp_transpiler.program.retyped import retyped
+from amp_transpiler.program.state_dictionary import provide_state
 from amp_transpiler.runtime.checked_steps import CheckedSteps
 from amp_transpiler.runtime.distributed.executor import DataParallelSteps, is_training_step
 from amp_transpiler.runtime.distributed.joined import joined_world

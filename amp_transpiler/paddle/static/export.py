@@ -15,12 +15,10 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.errors import InputError, OptionError, OutputError, VerificationError
-from amp_transpiler.graph.assemble import Assembled, assemble, with_values
+from amp_transpiler.files.loading import load as load_model
+from amp_transpiler.files.saving import Staged, stage
 from amp_transpiler.graph.checker import checker_fault
-from amp_transpiler.graph.loading import load as load_model
 from amp_transpiler.graph.name_matching import did_you_mean
-from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.graph.saving import Staged, stage
 from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
@@ -32,6 +30,8 @@ from amp_transpiler.passes.bake_casts import BakeCasts
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.skip_identities import SkipIdentities
+from amp_transpiler.program.assemble import Assembled, assemble, with_values
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.lowering import lower
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.verification.structure import check_load

@@ -17,14 +17,14 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import shape_of
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.name_matching import did_you_mean
-from amp_transpiler.graph.program import Program, Variable
-from amp_transpiler.graph.state_dictionary import Mode
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.variable_kinds import is_parameter
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
 from amp_transpiler.paddle.static.stored import Stored, open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import Program, Variable
+from amp_transpiler.program.state_dictionary import Mode
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 

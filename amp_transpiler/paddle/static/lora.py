@@ -23,9 +23,8 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import AMP_DTYPES
-from amp_transpiler.graph.patterns import compile_pattern
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.graph.regions import inside_region_of
+from amp_transpiler.graph.user_patterns import compile_pattern
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.persistables import Initial, create_persistable
@@ -35,6 +34,7 @@ from amp_transpiler.paddle.initial_values import Uniform
 from amp_transpiler.paddle.static.io import set_program_state
 from amp_transpiler.paddle.static.lora_merge import Pair, mark_pair
 from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix, write_tensors
+from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name
 

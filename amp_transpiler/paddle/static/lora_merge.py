@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.static.io import set_program_state
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name
 

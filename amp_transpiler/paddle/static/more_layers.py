@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
@@ -16,6 +15,7 @@ from amp_transpiler.paddle.initial_values import Initializer, XavierUniform
 from amp_transpiler.paddle.nn.functional.activation import activate
 from amp_transpiler.paddle.nn.layer.norm import SpectralNorm
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = ["bilinear_tensor_product", "row_conv", "spectral_norm"]
 

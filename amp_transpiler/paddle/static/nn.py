@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import axis_of, builder_of, choice, numbers, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.control_flow import case, cond, switch_case, while_loop
@@ -33,6 +32,7 @@ from amp_transpiler.paddle.static.unavailable import (
     sequence_softmax,
     sparse_embedding,
 )
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "batch_norm",

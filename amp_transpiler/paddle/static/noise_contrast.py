@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, choice, program_of, size_at, wrap
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.initial_values import XavierUniform
 from amp_transpiler.paddle.param_attr import Attr
 from amp_transpiler.paddle.tensor.random import fractions_like
+from amp_transpiler.program.program import Variable
 
 __all__ = ["nce"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.static.pickled import write_pickled
 from amp_transpiler.paddle.static.stored import open_stored
 from amp_transpiler.paddle.static.tensor_file import SUFFIX, write_tensors
+from amp_transpiler.program.program import Variable
 from amp_transpiler.runtime.scope import global_scope
 
 __all__ = ["load", "save"]

@@ -11,16 +11,15 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, OptionError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.checker import mend_declared_ranks, mend_declared_shapes
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.form_check import check_forms
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.patterns import Pattern, compile_pattern
-from amp_transpiler.graph.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
 from amp_transpiler.graph.regions import enter_regions
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.user_patterns import Pattern, compile_pattern
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import is_standard
@@ -42,6 +41,7 @@ from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import TRAINING_IR, TRAINING_OPSET, Persistable, Program
 from amp_transpiler.targets import CUDA
 
 __all__ = ["from_onnx"]

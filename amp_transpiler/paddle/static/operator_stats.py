@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 
 __all__ = [
     "OperatorStats",

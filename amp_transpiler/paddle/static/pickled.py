@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from amp_transpiler.errors import InputError, OutputError
-from amp_transpiler.graph.durable import replacing
+from amp_transpiler.files.durable import replacing
 
 __all__ = ["PARAMETERS_SUFFIX", "STATE_SUFFIX", "looks_pickled", "read_pickled", "write_pickled"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.building import emit
+from amp_transpiler.program.program import Program, Variable
 
 __all__ = ["Print", "print_values", "printed_names"]
 

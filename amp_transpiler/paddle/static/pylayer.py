@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import emit, program_of
+from amp_transpiler.program.program import Variable
 
 __all__ = ["static_pylayer"]
 

@@ -12,15 +12,15 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.assemble import assemble
-from amp_transpiler.graph.durable import write_file
-from amp_transpiler.graph.program import Persistable, Program, Variable
+from amp_transpiler.files.durable import write_file
+from amp_transpiler.files.staging import temporary_folder
 from amp_transpiler.graph.proto import from_proto, to_proto
-from amp_transpiler.graph.staging import temporary_folder
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.io import program_state, set_values
 from amp_transpiler.paddle.static.stored import open_stored
 from amp_transpiler.paddle.static.tensor_file import SUFFIX, write_tensors
+from amp_transpiler.program.assemble import assemble
+from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.runtime.scope import Scope
 
 __all__ = [

@@ -12,10 +12,10 @@ import numpy as np
 
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.runtime.places import CPUPlace, CUDAPlace, default_place
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from amp_transpiler.graph.staging import sweep
+from amp_transpiler.files.staging import sweep
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, looks_pickled, read_pickled
 from amp_transpiler.paddle.static.tensor_file import read_header, read_tensors, with_suffix
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from amp_transpiler.errors import NotFiniteError, OptionError, OutputError
 from amp_transpiler.graph.builder import is_float_tensor
-from amp_transpiler.graph.program import Program
 from amp_transpiler.ops.vocabulary import paddle_names
 from amp_transpiler.paddle.static.tensor_stats import TensorStats, log_file, stats_of
 from amp_transpiler.phrases import first_few, quoted
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.flags import set_flags
 
 __all__ = [

@@ -13,8 +13,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from amp_transpiler.errors import InputError, OutputError
-from amp_transpiler.graph.durable import regular_place, replacing
-from amp_transpiler.graph.external_data import files_in_use
+from amp_transpiler.files.durable import regular_place, replacing
+from amp_transpiler.files.external_data import files_in_use
 
 __all__ = ["SUFFIX", "read_header", "read_tensors", "with_suffix", "write_tensors"]
 

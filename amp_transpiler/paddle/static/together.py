@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.static.io import load, save
 from amp_transpiler.paddle.static.training import Ranks
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.distributed.executor import DataParallelOptions, DataParallelSteps
 from amp_transpiler.runtime.distributed.world import World
 from amp_transpiler.runtime.places import Place

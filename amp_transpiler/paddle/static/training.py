@@ -16,8 +16,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.durable import write_file
-from amp_transpiler.graph.program import Program, Variable
+from amp_transpiler.files.durable import write_file
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
 from amp_transpiler.paddle.optimizer.lr_driven import ReduceOnPlateau
 from amp_transpiler.paddle.static import io
@@ -31,6 +30,7 @@ from amp_transpiler.paddle.training_log import (
     lines_file,
     show_line,
 )
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
 
 __all__ = ["Ranks", "TrainOptions", "train"]

@@ -10,7 +10,6 @@ from typing import TypeAlias
 import numpy as np
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.framework.variable_kinds import is_parameter
@@ -18,6 +17,7 @@ from amp_transpiler.paddle.static.io import set_program_state
 from amp_transpiler.paddle.static.stored import open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.scope import global_scope
 
 __all__ = ["load_params", "load_persistables", "load_vars", "save_params", "save_persistables", "save_vars"]

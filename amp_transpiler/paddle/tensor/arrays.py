@@ -15,11 +15,11 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, program_of, wrap
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.program.program import Variable
 
 __all__ = ["array_length", "array_read", "array_write", "create_array"]
 

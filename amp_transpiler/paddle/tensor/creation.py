@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Number,
     Size,
@@ -26,6 +25,7 @@ from amp_transpiler.paddle.building import (
 )
 from amp_transpiler.paddle.framework.default_dtype import get_default_dtype
 from amp_transpiler.paddle.framework.programs import default_main_program
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "arange",

@@ -18,7 +18,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_float_tensor
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import accept_name, as_dtype, builder_of, choice, emit, wrap
 from amp_transpiler.paddle.framework.control_flow import while_loop
@@ -27,6 +26,7 @@ from amp_transpiler.paddle.tensor.linalg import matmul
 from amp_transpiler.paddle.tensor.logic import where
 from amp_transpiler.paddle.tensor.reduction import sum as sum_of
 from amp_transpiler.paddle.tensor.shaping import matrix_transpose, stack
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "cholesky",

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import Number, accept_name, as_dtype, binary, builder_of, emit, wrap
 from amp_transpiler.paddle.framework.control_flow import while_loop
@@ -27,6 +26,7 @@ from amp_transpiler.paddle.tensor.random import (
 )
 from amp_transpiler.paddle.tensor.reduction import cumsum
 from amp_transpiler.paddle.tensor.search import argmax, topk
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "bernoulli_",

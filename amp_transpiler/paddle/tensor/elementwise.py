@@ -11,8 +11,6 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
-from amp_transpiler.graph.operands import operate
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Number,
     accept_name,
@@ -28,6 +26,8 @@ from amp_transpiler.paddle.building import (
     wrap,
 )
 from amp_transpiler.paddle.tensor.families import of_one, of_two
+from amp_transpiler.program.operands import operate
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "abs",

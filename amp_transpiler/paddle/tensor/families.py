@@ -6,8 +6,8 @@ from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import Number, as_dtype, binary, emit, floats
+from amp_transpiler.program.program import Variable
 
 __all__ = ["Binary", "Unary", "of_one", "of_two"]
 

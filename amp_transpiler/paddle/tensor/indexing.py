@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Number,
     Size,
@@ -24,6 +23,7 @@ from amp_transpiler.paddle.building import (
     with_sizes,
     wrap,
 )
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "argwhere",

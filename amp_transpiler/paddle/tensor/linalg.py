@@ -11,11 +11,11 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.form_check import equation_fault
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, axis_of, binary, builder_of, in_one_type, size_at, wrap
 from amp_transpiler.paddle.tensor.creation import diagonal
 from amp_transpiler.paddle.tensor.reduction import norm, sum as sum_of
 from amp_transpiler.paddle.tensor.shaping import transpose
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "addmm",

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_float_tensor
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Axes,
     Number,
@@ -23,6 +22,7 @@ from amp_transpiler.paddle.building import (
     wrap,
 )
 from amp_transpiler.paddle.tensor.families import of_two
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "all",

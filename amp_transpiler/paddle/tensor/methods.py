@@ -9,14 +9,14 @@ from typing import Any
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Variable
-from amp_transpiler.graph.retyped import set_unchecked
 from amp_transpiler.paddle import element_types
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
 from amp_transpiler.paddle.framework.missing_names import why_not
 from amp_transpiler.paddle.tensor import elementwise, shaping
 from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
 from amp_transpiler.paddle.tensor.subscripts import getitem
+from amp_transpiler.program.program import Variable
+from amp_transpiler.program.retyped import set_unchecked
 
 __all__ = ["METHODS", "PROPERTIES", "why_not"]
 

@@ -12,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, builder_of, choice, emit, size_at, wrap
 from amp_transpiler.paddle.tensor.creation import tril, triu
 from amp_transpiler.paddle.tensor.decompositions import in_float64, triangular_solve
 from amp_transpiler.paddle.tensor.linalg import matmul
 from amp_transpiler.paddle.tensor.logic import where
 from amp_transpiler.paddle.tensor.shaping import matrix_transpose
+from amp_transpiler.program.program import Variable
 
 __all__ = ["householder_product", "lu", "lu_solve", "lu_unpack", "ormqr"]
 

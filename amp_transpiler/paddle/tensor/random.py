@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.graph.random_words import fractions, in_turns, keys
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import Number, Size, accept_name, as_dtype, binary, builder_of, size_at, wrap
@@ -26,6 +25,7 @@ from amp_transpiler.paddle.framework.random_state import ensure_random_state
 from amp_transpiler.paddle.framework.turns import turn_numbers
 from amp_transpiler.paddle.tensor.creation import full
 from amp_transpiler.paddle.tensor.search import argmax, argsort, topk
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP
 
 __all__ = [

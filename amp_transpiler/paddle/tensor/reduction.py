@@ -15,7 +15,6 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.origins import ROUNDS_KEY
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Axes,
     accept_name,
@@ -29,6 +28,7 @@ from amp_transpiler.paddle.building import (
     size_at,
     wrap,
 )
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "amax",

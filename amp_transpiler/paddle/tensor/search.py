@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Axes,
     accept_name,
@@ -25,6 +24,7 @@ from amp_transpiler.paddle.building import (
     with_sizes,
     wrap,
 )
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "argmax",

@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Axes,
     Size,
@@ -27,6 +26,7 @@ from amp_transpiler.paddle.building import (
     with_sizes,
     wrap,
 )
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "as_strided",

@@ -14,7 +14,6 @@ import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import is_float_tensor
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import accept_name, as_dtype, builder_of, emit, wrap
 from amp_transpiler.paddle.framework.control_flow import while_loop
@@ -22,6 +21,7 @@ from amp_transpiler.paddle.tensor.elementwise import maximum, minimum
 from amp_transpiler.paddle.tensor.logic import any as any_of, where
 from amp_transpiler.paddle.tensor.reduction import sum as sum_of
 from amp_transpiler.paddle.tensor.shaping import broadcast_tensors
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "digamma",

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, as_dtype, axis_of, builder_of, choice, emit, wrap
 from amp_transpiler.paddle.framework.control_flow import while_loop
 from amp_transpiler.paddle.tensor.creation import diagonal, tril, triu
@@ -18,6 +17,7 @@ from amp_transpiler.paddle.tensor.linalg import matmul
 from amp_transpiler.paddle.tensor.logic import any as any_of, where
 from amp_transpiler.paddle.tensor.reduction import max as max_of, min as min_of, norm, sum as sum_of
 from amp_transpiler.paddle.tensor.shaping import matrix_transpose
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "cond",

@@ -12,7 +12,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Axes,
     accept_name,
@@ -25,6 +24,7 @@ from amp_transpiler.paddle.building import (
     wrap,
 )
 from amp_transpiler.paddle.tensor.search import check_quantile, sort
+from amp_transpiler.program.program import Variable
 
 __all__ = ["histogram_bin_edges", "histogramdd", "mode", "nanmedian", "nanquantile", "unique_consecutive"]
 

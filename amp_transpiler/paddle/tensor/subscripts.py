@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import Number, builder_of, shape_operand, with_sizes, wrap
+from amp_transpiler.program.program import Variable
 
 __all__ = ["getitem", "setitem"]
 

@@ -13,7 +13,6 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.checker import runtime_operators
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.kinds import EXACT
@@ -34,6 +33,7 @@ from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import rename_output
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult
 from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
+from amp_transpiler.program.program import Program
 from amp_transpiler.targets.arithmetic import EXACT_RESULT, UNMEASURED_NOISE, DeviceArithmetic, KernelRow
 from amp_transpiler.targets.kernel_conditions import ShapeOf, holds
 

@@ -8,11 +8,11 @@ import logging
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT32, LOW_DTYPES, dtype_name
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.training_step import UPDATES_KEY, TrainingStep
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.phrases import first_few, quoted
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.program.program import Program
 
 __all__ = ["Aided", "add_training_aids"]
 

@@ -15,7 +15,6 @@ from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
-from amp_transpiler.graph.stack import Stack
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
@@ -30,6 +29,7 @@ from amp_transpiler.passes.training.update_chains import (
     optimizer_nodes,
     source_of,
 )
+from amp_transpiler.program.packed_state import Stack
 
 __all__ = ["GroupUpdates", "Grouped", "group_members"]
 

@@ -16,18 +16,18 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import DistributedError, InputError, ModelError, OptionError
-from amp_transpiler.graph.assemble import Assembled, assemble
 from amp_transpiler.graph.batch_statistics import has_batch_statistics
-from amp_transpiler.graph.cut_step import Cut, StepPart, cut_step, loss_scales
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import has_backward_pass
-from amp_transpiler.graph.shard_updates import Share, restricted, share_updates
-from amp_transpiler.graph.stack import Stack
 from amp_transpiler.phrases import counted, first_few
+from amp_transpiler.program.assemble import Assembled, assemble
+from amp_transpiler.program.packed_state import Stack
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.compile import CompiledStep, open_ready
+from amp_transpiler.runtime.distributed.cut_step import Cut, StepPart, cut_step, loss_scales
 from amp_transpiler.runtime.distributed.exchange import Copied, Exchange
 from amp_transpiler.runtime.distributed.micro_batches import is_open, joined, split_feeds
+from amp_transpiler.runtime.distributed.shard_updates import Share, restricted, share_updates
 from amp_transpiler.runtime.distributed.world import World
 from amp_transpiler.runtime.executor import NotFinite, StepExecutor, replace
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds

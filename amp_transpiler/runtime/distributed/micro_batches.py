@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Program
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.distributed.exchange import as_tensor, as_value
 from amp_transpiler.runtime.distributed.torch_module import torch_with_distributed
 

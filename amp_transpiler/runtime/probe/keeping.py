@@ -10,7 +10,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Sequence
 
-from amp_transpiler.graph.user_cache import Records
+from amp_transpiler.files.user_cache import Records
 from amp_transpiler.runtime.probe.answers import Row
 from amp_transpiler.runtime.probe.question import SINGLE
 

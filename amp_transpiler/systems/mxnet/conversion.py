@@ -13,16 +13,16 @@ import onnx_ir as ir
 
 from amp_transpiler.conversion import prepare_and_convert
 from amp_transpiler.errors import OptionError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import LowFormat, dtype_name, low_format, parse_dtype
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.operator_class import operator_class
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import DISABLE_AMP, has_guard, is_kept, mark_region
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.vocabulary import unknown_operators
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.program.program import Program
 from amp_transpiler.systems.mxnet.lists import (
     LOSSES,
     USE_FP32_PARAMS,

@@ -13,14 +13,14 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.conversion import prepare_and_convert
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import LowFormat, low_format
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.name_matching import is_pattern
-from amp_transpiler.graph.program import Program, install
 from amp_transpiler.graph.regions import has_guard
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.vocabulary import known_operator
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.program.program import Program, install
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.systems.paddle.policy import paddle_policy

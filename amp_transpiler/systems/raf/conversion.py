@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from amp_transpiler.conversion import prepare_and_convert
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import LowFormat, low_format, parse_dtype
-from amp_transpiler.graph.loading import load
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.program import Program
 from amp_transpiler.passes.inserted_casts import add_cast, rename_output
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.feeds import check_feeds, model_inputs
 from amp_transpiler.systems.choice import Request, choose_policy
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program
 from amp_transpiler.paddle.static.executor import Executor
+from amp_transpiler.program.program import Variable
 from amp_transpiler.runtime.places import CPUPlace
 
 

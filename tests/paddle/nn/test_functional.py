@@ -7,9 +7,9 @@ import pytest
 
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import tensor
 from amp_transpiler.paddle.framework.programs import data, default_main_program, program_guard
+from amp_transpiler.program.program import Program
 
 torch = pytest.importorskip("torch")
 TF = torch.nn.functional

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import nn as layers_of
 from amp_transpiler.paddle.framework.parameters import create_parameter
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
@@ -17,6 +16,7 @@ from amp_transpiler.paddle.regularizer import L2Decay
 from amp_transpiler.paddle.static import nn
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 

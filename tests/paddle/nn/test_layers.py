@@ -9,13 +9,13 @@ import pytest
 
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import tensor
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
 from amp_transpiler.paddle.nn.initializer import Assign, Constant
 from amp_transpiler.paddle.param_attr import ParamAttr
 from amp_transpiler.paddle.static import nn
 from amp_transpiler.paddle.static.executor import Executor
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope, global_scope
 

@@ -6,12 +6,12 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.paddle.optimizer import Optimizer
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 

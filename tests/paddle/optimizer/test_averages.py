@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import nn, static
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.paddle.incubate import LookAhead, ModelAverage
@@ -15,6 +14,7 @@ from amp_transpiler.paddle.optimizer import SGD, Adam, LarsMomentum, Momentum, l
 from amp_transpiler.paddle.static.amp import decorate
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 

@@ -9,12 +9,12 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Persistable, Program
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.paddle.optimizer import SGD, Adam, Adamax, AdamW, Lamb, Momentum, lr
 from amp_transpiler.paddle.regularizer import L1Decay, L2Decay
+from amp_transpiler.program.program import Persistable, Program
 from tests.paddle.optimizer.programs import gradient_fed, linear, started
 
 needs_torch = pytest.mark.skipif(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import nn, static, tensor
 from amp_transpiler.paddle.framework.backward import gradients
 from amp_transpiler.paddle.framework.programs import data, default_main_program, default_startup_program, program_guard
 from amp_transpiler.paddle.optimizer import SGD
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope, scope_guard
 

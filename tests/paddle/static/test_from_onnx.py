@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 from amp_transpiler.errors import InputError, ModelError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.static.onnx_import import from_onnx
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 from tests import support

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from amp_transpiler import static
-from amp_transpiler.graph.loading import load
+from amp_transpiler.files.loading import load
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from amp_transpiler.paddle.static.trainable_slots import float_constants
 

@@ -5,7 +5,7 @@ import pytest
 
 from amp_transpiler import CPUPlace, optimizer, static, tensor
 from amp_transpiler.errors import InputError, ModelError
-from amp_transpiler.graph.waiting import waiting_nodes
+from amp_transpiler.graph.deferred_nodes import waiting_nodes
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from tests import support
 

@@ -273,7 +273,7 @@ def test_what_a_killed_save_left_goes_when_the_checkpoint_is_read(tmp_path):
     net = Net()
     static.save(net.main, tmp_path / "m", scope=net.scope)
     if (child := os.fork()) == 0:
-        from amp_transpiler.graph.staging import staging_folder
+        from amp_transpiler.files.staging import staging_folder
 
         with staging_folder(tmp_path) as folder:
             (folder / "file").write_bytes(b"half")

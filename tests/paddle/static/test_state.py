@@ -16,13 +16,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from amp_transpiler.errors import InputError, OutputError
-from amp_transpiler.graph.program import Persistable, Program
 from amp_transpiler.paddle.framework.backward import append_backward
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.paddle.framework.random_state import ensure_random_state
 from amp_transpiler.paddle.static import export, io
 from amp_transpiler.paddle.static.executor import Executor
+from amp_transpiler.program.program import Persistable, Program
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 

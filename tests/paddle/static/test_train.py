@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Program
 from amp_transpiler.paddle import io, nn
 from amp_transpiler.paddle.framework.programs import data, program_guard
 from amp_transpiler.paddle.framework.random import global_seed, seed
@@ -16,6 +15,7 @@ from amp_transpiler.paddle.optimizer import Adam, lr
 from amp_transpiler.paddle.static.amp import decorate
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.scope import Scope
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Program, Variable
 from amp_transpiler.paddle.distributed import environment
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.incubate.wrappers import GradientMergeOptimizer, RecomputeOptimizer
@@ -28,6 +27,7 @@ from amp_transpiler.paddle.optimizer.momentum import Momentum
 from amp_transpiler.paddle.static.amp.decorator import decorate
 from amp_transpiler.paddle.static.export import save_inference_model as export
 from amp_transpiler.paddle.static.variable_files import load_persistables, save_persistables as save_files
+from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
 __all__ = [

@@ -9,11 +9,11 @@ from typing import Any
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, emit, size_at, wrap
 from amp_transpiler.paddle.tensor.elementwise import clip
 from amp_transpiler.paddle.tensor.random import gumbel_like, rand_like
 from amp_transpiler.paddle.tensor.shaping import split, unflatten
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "celu",

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, builder_of, emit, numbers, static_sizes, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first
 from amp_transpiler.paddle.nn.functional.pooling import Size, means_matrix, pool
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "adaptive_avg_pool1d",

@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
-from amp_transpiler.graph.retyped import is_unchecked, mark_labels
 from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, choice, emit, size_at, wrap
 from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
+from amp_transpiler.program.program import Variable
+from amp_transpiler.program.retyped import is_unchecked, mark_labels
 
 __all__ = ["cross_entropy", "nll_loss", "softmax_with_cross_entropy"]
 

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import (
     Size,
     accept_name,
@@ -23,6 +22,7 @@ from amp_transpiler.paddle.building import (
     wrap,
 )
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
+from amp_transpiler.program.program import Variable
 
 __all__ = ["embedding", "interpolate", "linear", "one_hot", "pad"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, emit, for_parameters, numbers, size_at
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first, padding_attributes
+from amp_transpiler.program.program import Variable
 
 __all__ = ["conv1d", "conv1d_transpose", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose"]
 

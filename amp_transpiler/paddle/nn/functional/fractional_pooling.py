@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import accept_name, builder_of, numbers, static_sizes, wrap
 from amp_transpiler.paddle.nn.functional.adaptive_pooling import Sizes
 from amp_transpiler.paddle.nn.functional.pooling import Size
 from amp_transpiler.paddle.tensor.random import rand
+from amp_transpiler.program.program import Variable
 
 __all__ = ["fractional_max_pool2d", "fractional_max_pool3d"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import builder_of, wrap
+from amp_transpiler.program.program import Variable
 
 __all__ = ["Padding", "as_given", "channels_first", "padding_attributes"]
 

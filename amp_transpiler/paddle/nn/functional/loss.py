@@ -12,9 +12,9 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import FUNCTION_KEY
 from amp_transpiler.paddle.building import accept_name, builder_of, choice, wrap
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "binary_cross_entropy",

@@ -13,7 +13,6 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import accept_name, builder_of, emit, size_at, wrap
 from amp_transpiler.paddle.nn.functional.classification import softmax_with_cross_entropy
@@ -23,6 +22,7 @@ from amp_transpiler.paddle.tensor.logic import where
 from amp_transpiler.paddle.tensor.random import rand
 from amp_transpiler.paddle.tensor.reduction import sum as sum_of
 from amp_transpiler.paddle.tensor.search import searchsorted, sort
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "adaptive_log_softmax_with_loss",

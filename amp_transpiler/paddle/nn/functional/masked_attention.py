@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, builder_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.attention import refuse_weights, scaled_dot_product_attention
 from amp_transpiler.paddle.tensor.creation import arange, full_like, zeros
@@ -17,6 +16,7 @@ from amp_transpiler.paddle.tensor.logic import any as any_of, where
 from amp_transpiler.paddle.tensor.reduction import sum as sum_of
 from amp_transpiler.paddle.tensor.search import searchsorted
 from amp_transpiler.paddle.tensor.shaping import concat, reshape, transpose, unsqueeze
+from amp_transpiler.program.program import Variable
 
 __all__ = ["flash_attn_varlen_qkvpacked", "flashmask_attention", "sparse_attention"]
 

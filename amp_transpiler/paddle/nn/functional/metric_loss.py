@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, in_one_type, wrap
 from amp_transpiler.paddle.nn.functional.loss import binary_cross_entropy_with_logits, reduced
 from amp_transpiler.paddle.tensor.elementwise import minimum
 from amp_transpiler.paddle.tensor.linalg import matmul
 from amp_transpiler.paddle.tensor.reduction import norm
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "cosine_embedding_loss",

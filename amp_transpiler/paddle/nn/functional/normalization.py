@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, emit, program_of, size_at, wrap
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "batch_norm",

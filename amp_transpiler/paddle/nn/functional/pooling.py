@@ -9,9 +9,9 @@ import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, builder_of, emit, numbers, static_sizes, wrap
 from amp_transpiler.paddle.nn.functional.layout import Padding, as_given, channels_first, padding_attributes
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "adaptive_avg_pool2d",

@@ -9,10 +9,10 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.graph.regions import disable_amp
 from amp_transpiler.paddle.building import accept_name, builder_of, choice, size_at, wrap
 from amp_transpiler.paddle.nn.functional.loss import REDUCTIONS, reduced
+from amp_transpiler.program.program import Variable
 
 __all__ = ["gather_tree", "rnnt_loss"]
 

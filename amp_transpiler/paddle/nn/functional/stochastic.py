@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, axis_of, builder_of, choice, wrap
 from amp_transpiler.paddle.framework.programs import default_startup_program
 from amp_transpiler.paddle.framework.random_state import ensure_random_state
+from amp_transpiler.program.program import Variable
 
 __all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
 

@@ -12,10 +12,10 @@ import onnx_ir as ir
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.origins import mark_functions
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.building import accept_name, builder_of, choice, in_one_type, numbers, size_at, wrap
 from amp_transpiler.paddle.nn.functional.common import interpolate, pad
 from amp_transpiler.paddle.nn.functional.layout import as_given, channels_first
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "affine_grid",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.initial_values import Constant
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.function_layer import FunctionLayer
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "CELU",

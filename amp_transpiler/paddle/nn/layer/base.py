@@ -11,7 +11,6 @@ import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.parameters import ParameterMaker
 from amp_transpiler.paddle.framework.refusals import refusal
@@ -20,6 +19,7 @@ from amp_transpiler.paddle.nn.layer.types import give_type
 from amp_transpiler.paddle.nn.layer.values import layer_values, set_layer_values
 from amp_transpiler.paddle.param_attr import Attr, ParamAttr
 from amp_transpiler.paddle.utils import unique_name
+from amp_transpiler.program.program import Variable
 from amp_transpiler.runtime.scope import Scope
 
 __all__ = ["HookRemover", "Layer", "Module", "Parameter"]

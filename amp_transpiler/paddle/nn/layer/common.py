@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import axis_of, builder_of, wrap
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.function_layer import FunctionLayer
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "AlphaDropout",

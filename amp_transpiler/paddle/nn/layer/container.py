@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.nn.layer.base import Layer
+from amp_transpiler.program.program import Variable
 
 __all__ = ["LayerDict", "LayerList", "ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import choice, numbers
 from amp_transpiler.paddle.initial_values import Normal
@@ -16,6 +15,7 @@ from amp_transpiler.paddle.nn.functional import conv
 from amp_transpiler.paddle.nn.functional.layout import Padding
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "Conv1D",

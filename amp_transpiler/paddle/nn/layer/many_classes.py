@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, wrap
 from amp_transpiler.paddle.initial_values import Uniform
@@ -16,6 +15,7 @@ from amp_transpiler.paddle.nn.functional.many_classes import adaptive_log_softma
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.param_attr import Attr
 from amp_transpiler.paddle.tensor.search import argmax
+from amp_transpiler.program.program import Variable
 
 __all__ = ["AdaptiveLogSoftmaxWithLoss", "HSigmoidLoss"]
 

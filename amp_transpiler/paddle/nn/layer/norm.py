@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import axis_of, builder_of, size_at, wrap
 from amp_transpiler.paddle.initial_values import Constant, Normal
@@ -16,6 +15,7 @@ from amp_transpiler.paddle.nn.functional.activation import activate
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.function_layer import FunctionLayer
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "BatchNorm",

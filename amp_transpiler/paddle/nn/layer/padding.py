@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import numbers
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.nn.layer.base import Layer
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "CircularPad1D",

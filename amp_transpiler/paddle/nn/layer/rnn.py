@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, size_at, wrap
 from amp_transpiler.paddle.initial_values import Uniform
@@ -19,6 +18,7 @@ from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.nn.layer.base import Layer
 from amp_transpiler.paddle.nn.layer.container import LayerList
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "GRU",

@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, wrap
 from amp_transpiler.paddle.framework.programs import default_main_program
@@ -20,6 +19,7 @@ from amp_transpiler.paddle.nn.layer.container import LayerList
 from amp_transpiler.paddle.nn.layer.function_layer import find_function
 from amp_transpiler.paddle.nn.layer.norm import LayerNorm
 from amp_transpiler.paddle.param_attr import Attr
+from amp_transpiler.program.program import Variable
 
 __all__ = [
     "MultiHeadAttention",

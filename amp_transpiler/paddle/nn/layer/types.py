@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.paddle.framework.persistables import retype
+from amp_transpiler.program.program import Variable
 
 __all__ = ["give_type"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.graph.program import Variable
 from amp_transpiler.phrases import first_few
+from amp_transpiler.program.program import Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.program import Program
-from amp_transpiler.graph.view.operators import working_type
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.paddle.framework.programs import default_main_program
@@ -18,6 +16,8 @@ from amp_transpiler.paddle.static.tensor_checker import (
     disable_tensor_checker,
     enable_tensor_checker,
 )
+from amp_transpiler.program.program import Program
+from amp_transpiler.view.operators import working_type
 
 __all__ = [
     "DebugMode",

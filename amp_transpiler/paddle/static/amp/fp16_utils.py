@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import fp16_guard
+from amp_transpiler.program.program import Program
 from amp_transpiler.systems.paddle.casting import cast_model_to_fp16, cast_parameters_to_fp16
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.context import low_weight_sums
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.origins import part_of
-from amp_transpiler.graph.program import Persistable, Program, Variable
 from amp_transpiler.paddle.argument_checks import checked
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.paddle.framework.programs import default_startup_program
@@ -26,6 +25,7 @@ from amp_transpiler.passes.training.loss_scaling import (
     check_finite,
     update_loss_scaling,
 )
+from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.choice import Request, choose_policy

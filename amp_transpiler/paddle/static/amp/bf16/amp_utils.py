@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from amp_transpiler.graph.dtypes import BFLOAT16
-from amp_transpiler.graph.program import Program
 from amp_transpiler.graph.regions import fp16_guard
+from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.casting import cast_model_to_fp16, cast_parameters_to_fp16

@@ -1,0 +1,617 @@
+"""`Program`, an ONNX model being edited, with the state of a training program; `Variable`, a handle on a value."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from amp_transpiler.errors import InputError, MisfitError, ModelError, innermost_text
+from amp_transpiler.garbage import collection_paused
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.dtypes import parse_dtype
+from amp_transpiler.graph.lines import line_of, mark_line
+from amp_transpiler.graph.misfit_messages import LEFT_TO_US, misfit, wrong_shape
+from amp_transpiler.graph.name_matching import did_you_mean
+from amp_transpiler.graph.names import NameAllocator, values_by_name
+from amp_transpiler.graph.origins import BUILT_BY_KEY, OPERATOR_KEY, built_by, operator_label
+from amp_transpiler.graph.proto import to_proto
+from amp_transpiler.graph.regions import REGION_KEY, current_region
+from amp_transpiler.graph.roles import ROLE_KEY, Role
+from amp_transpiler.graph.shape_inference import add_shapes
+from amp_transpiler.graph.training_step import TrainingStep
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.program.assemble import assemble, with_values, written_model
+from amp_transpiler.program.operands import is_operand, operate
+from amp_transpiler.program.state_dictionary import StateDictionary, StoredVariable
+from amp_transpiler.program.training_info import Merged, attach
+from amp_transpiler.program.variable_operators import VariableOperators
+
+if TYPE_CHECKING:
+    from amp_transpiler.view.operators import Block, Operator
+    from amp_transpiler.view.outline import Outline
+
+__all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
+
+TRAINING_OPSET = 21  # the last with CUDA kernels for MaxPool and Dropout; bfloat16 programs are raised by `decorate`
+TRAINING_IR = 10
+_PRINTED = 200  # lines of each part of a printed program
+
+
+@dataclasses.dataclass(slots=True)
+class Persistable:
+    """A value that persists in a scope between runs.
+
+    Attributes:
+        name: its name, in the program and in the scope.
+        kind: `parameter`; `statistic`: updated by the forward pass, such as a running mean; `state`: an optimizer's.
+        trainable: whether an optimizer updates it.
+        learning_rate: factor on the optimizer's learning rate, for this parameter.
+        regularizer: its own weight decay, instead of the optimizer's.
+        need_clip: whether gradient clipping touches it.
+        driver: what says its value before each run, such as a schedule.
+    """
+
+    name: str
+    kind: Literal["parameter", "statistic", "state"]
+    trainable: bool = True
+    learning_rate: float = 1.0
+    regularizer: Any = None
+    need_clip: bool = True
+    driver: Callable[[], float] | None = None
+
+
+class Program(StateDictionary):
+    """An ONNX model being edited.
+
+    A loaded model contains its weights. In a training program, parameters and other persistable values are graph inputs
+    whose values are in a scope; `updates` names the value of the graph that replaces each after a run.
+
+    Args:
+        model: the model; an empty one unless given.
+        source: the file it was loaded from.
+
+    Attributes:
+        model: the `onnx_ir` model; weights of a loaded file stay memory-mapped until they are saved.
+        notes: remarks of the passes that prepared it, for the report.
+        persistables: values that persist in a scope, by name.
+        updates: persistable name -> name of the value that replaces it after a run.
+        outputs: names of the outputs of `to_onnx`, besides the updates: losses, and the outputs of a loaded model.
+        no_gradient: names of values that no gradient passes through.
+        custom_gradients: names of inputs and of outputs, and the function that makes gradients of the inputs of those
+            of the outputs, as `static_pylayer` is given them; in the order of the program.
+        widened: names of the source's 16-bit formats that were made float32, for a conversion to another.
+        step: the state of a training step that was found in a loaded model, or None.
+        training_info: the training algorithms that the model carries beside its graph.
+        merged: how to take the graph apart again, while the algorithms are part of it.
+        before: the graph before its last conversion, without weights, to be drawn.
+        is_built: whether it began empty, and not as a loaded model.
+        random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
+        drawn: names of the persistable values whose initial values are drawn, in order.
+        drawn_with: the seeds that were in force when they were drawn.
+        version: grows with every edit.
+        used_names: names that builders do not give to new values: those of values that are gone are among them.
+    """
+
+    def __init__(self, model: ir.Model | None = None, source: pathlib.Path | None = None) -> None:
+        self.model: ir.Model = model if model is not None else _empty_model()
+        self.source = source
+        self.notes: list[str] = []
+        self.persistables: dict[str, Persistable] = {}
+        self.updates: dict[str, str] = {}
+        self.outputs: list[str] = []
+        self.no_gradient: set[str] = set()
+        self.custom_gradients: list[tuple[list[str], list[str], Callable[..., Any]]] = []
+        self.widened: frozenset[str] = frozenset()
+        self.step: TrainingStep | None = None
+        self.training_info: tuple[onnx.TrainingInfoProto, ...] = ()
+        self.merged: Merged | None = None
+        self.before: Outline | None = None
+        self.random_seed: int = 0
+        self.drawn: list[str] = []
+        self.drawn_with: tuple[int, int] | None = None
+        self.is_built: bool = model is None
+        self.version: int = 0
+        self._values: dict[str, ir.Value] | None = None
+        self._builders: dict[Role, _ProgramBuilder] = {}
+        self.used_names: set[str] = set()
+        self._family = object()  # shared by a program and its clones
+        self._births: dict[str, int] = {}  # name of a value that was built -> its number in this process
+        self._inner: dict[str, ir.Value] | None = None  # values of the body that is being built
+        self._constants: dict[tuple[Any, ...], str] = {}  # of a clone: what the original's builders share
+
+    def __repr__(self) -> str:
+        origin = self.source or self.model.graph.name or "in memory"
+        return f"Program({str(origin)!r}, {self.model.graph.num_nodes()} nodes)"
+
+    def __str__(self) -> str:
+        return self.to_text(_PRINTED)
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:  # noqa: ARG002  # Paddle's
+        """Return the program as text, all of it with `with_details`; see `to_text`."""
+        return self.to_text(None if with_details else _PRINTED)
+
+    def to_text(self, limit: int | None = None) -> str:
+        """Return the program as text: values with types and shapes, nodes with precision, casts, regions and roles.
+
+        Args:
+            limit: the most lines of each part, such as nodes or constants; None for all. `print(program)` shows 200.
+        """
+        from amp_transpiler.view.text import program_text
+
+        return program_text(self, limit)
+
+    def outline(self) -> Outline:
+        """Return the graph without its weights, for drawings."""
+        from amp_transpiler.view.outline import outline, typed
+
+        return outline(typed(self.model).graph, self.persistables, self.outputs)
+
+    def draw(
+        self,
+        path: str | os.PathLike[str],
+        before: Program | None = None,
+        *,
+        whole: bool = False,
+        limit: int | None = 1000,
+    ) -> None:
+        """Draw the graph before and after its last conversion side by side; it alone if it was not converted.
+
+        Low nodes, float32 nodes and casts have colours of their own; what a region keeps is dashed. graphviz draws if
+        it is installed.
+
+        Args:
+            path: the file to write: `.svg`, or `.dot` for graphviz's language.
+            before: another program to draw on the left.
+            whole: with the backward pass and the optimizer of a training step; else its forward pass.
+            limit: the most nodes of each graph: the first ones are drawn. None for all.
+
+        Raises:
+            OptionError: the file has another ending.
+            OutputError: it cannot be written.
+        """
+        from amp_transpiler.view.draw import draw
+
+        left = self.before if before is None else before.outline()
+        draw(path, left, self.outline(), whole=whole, limit=limit)
+
+    def _repr_html_(self) -> str:
+        from amp_transpiler.view.draw import notebook_view
+
+        return notebook_view(self.before, self.outline(), str(self))
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it has values in a scope."""
+        return bool(self.persistables or self.updates)
+
+    @property
+    def origin(self) -> Program | pathlib.Path:
+        """The file that it was loaded from, if that is all of it; else the program itself."""
+        return self if self.source is None or self.merged is not None else self.source
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether a `Variable` may refer to any of its values.
+
+        So no pass removes a value of such a program that no pass had inserted, and no name is used again.
+        """
+        return self.is_built or self.is_training
+
+    def touch(self) -> None:
+        """Drop everything cached about the graph, after it was edited from outside."""
+        self.version += 1
+        self._values = None
+        for builder in itertools.islice(self._builders.values(), 1):  # all share their names
+            self.used_names.update(builder.names.taken)
+        self._builders.clear()
+
+    def find(self, name: str) -> ir.Value | None:
+        """Return the value of the main graph with this name, or None."""
+        if self._values is None:
+            self._values = values_by_name(self.model.graph)
+        return self._values.get(name) or (self._inner or {}).get(name)
+
+    def value(self, name: str) -> ir.Value:
+        """Return the value of the main graph with this name.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = self.find(name)
+        if found is None:
+            assert self._values is not None  # filled by `find`
+            raise InputError(f"there is no variable {name!r}{did_you_mean(name, self._values)} in {self!r}")
+        return found
+
+    def var(self, name: str) -> Variable:
+        """Return a handle on the value with this name.
+
+        Raises:
+            InputError: there is none.
+        """
+        self.value(name)
+        return Variable(self, name)
+
+    def has_var(self, name: str) -> bool:
+        """Return whether the main graph has a variable of this name."""
+        return self.find(name) is not None
+
+    def name_of(self, variable: Variable | str) -> str:
+        """Return the name by which this program knows a variable, be it its own, another program's or a name.
+
+        Raises:
+            InputError: the variable is of a program that has a common origin with this one, and was built after the two
+                were copied from each other; so what has its name here is something else.
+        """
+        if isinstance(variable, str):
+            return variable
+        name, other, own = variable.name, variable.program, self.find(variable.name)
+        related = self._family is other._family and own is not None and own.producer() is not None  # noqa: SLF001  # its own class
+        if related and self._births.get(name) != other._births.get(name):  # noqa: SLF001  # see above
+            raise InputError(
+                f"'{name}' is a variable of {other!r}; what {self!r} calls '{name}' was built independently, after one "
+                "was cloned from the other: use a variable of the program itself, or clone after building"
+            )
+        return name
+
+    def global_block(self) -> Program:
+        """Return the program itself: an ONNX program's main graph is its global block."""
+        return self
+
+    current_block = global_block
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The main graph and the bodies of its control flow, as Paddle's operators: to look at, not to edit."""
+        from amp_transpiler.view.operators import blocks_of
+
+        return blocks_of(self.model.graph, self.var)
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks: 1 without control flow."""
+        return len(self.blocks)
+
+    def block(self, index: int) -> Block:
+        """Return a block; 0 is the main graph."""
+        return self.blocks[index]
+
+    @property
+    def ops(self) -> Sequence[Operator]:
+        """The main graph as Paddle's operators: `program.global_block().ops`."""
+        return self.blocks[0].ops
+
+    def list_vars(self) -> list[Variable]:
+        """Return every variable of the main graph."""
+        self.find("")
+        assert self._values is not None
+        return [self.var(name) for name in self._values]
+
+    @property
+    def vars(self) -> dict[str, Variable]:
+        """Name -> variable of the main graph."""
+        return {variable.name: variable for variable in self.list_vars()}
+
+    def all_parameters(self) -> list[Variable]:
+        """Return the parameters, in order of creation."""
+        return [self.var(p.name) for p in self.persistables.values() if p.kind == "parameter"]
+
+    def builder(self, role: Role = "forward") -> GraphBuilder:
+        """Return the builder that appends to the main graph and marks nodes with `role` and the current regions."""
+        found = self._builders.get(role)
+        if found is None:
+            first = next(iter(self._builders.values()), None)
+            found = self._builders[role] = _ProgramBuilder(self, role, first)
+        return found
+
+    @contextlib.contextmanager
+    def inside(self, graph: ir.Graph) -> Iterator[None]:
+        """Append to a body of control flow in this context; its values are variables as long."""
+        outer, self._inner = self._inner, dict(self._inner or {})
+        try:
+            with self.builder().inside(graph):
+                yield
+        finally:
+            self._inner = outer
+
+    def found_inside(self, values: Iterable[ir.Value]) -> None:
+        """Let values of the body that is being built be found by name."""
+        if self._inner is not None:
+            self._inner.update((str(value.name), value) for value in values)
+
+    def add_input(self, name: str, dtype: ir.DataType, shape: Iterable[int | str | None]) -> ir.Value:
+        """Add a graph input.
+
+        Raises:
+            InputError: the name is taken.
+        """
+        if self.find(name) is not None:
+            line = line_of(self.value(name))
+            where = "" if line is None else f" (made at {line})"
+            raise InputError(f"the program already has a variable {name!r}{where}: choose another name")
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(list(shape)))
+        mark_line(value)
+        self.model.graph.inputs.append(value)
+        self.builder().names.fresh(name)
+        self.remember(value)
+        return value
+
+    def add_persistable(self, persistable: Persistable, dtype: ir.DataType, shape: Iterable[int]) -> ir.Value:
+        """Add a value that persists in the scope, or return the existing one with this name.
+
+        Raises:
+            InputError: the existing one has another element type or shape.
+        """
+        wanted = list(shape)
+        if persistable.name in self.persistables:
+            found = self.value(persistable.name)
+            if found.dtype != dtype or list(found.shape or ()) != wanted:
+                raise InputError(
+                    f"'{persistable.name}' is {found.dtype} {found.shape} in this program already, and is now added as "
+                    f"{dtype} {wanted}: give it another name"
+                )
+            return found
+        self.persistables[persistable.name] = persistable
+        return self.add_input(persistable.name, dtype, wanted)
+
+    def remember(self, value: ir.Value) -> None:
+        """Register a value that was just added."""
+        self.version += 1
+        if value.name:
+            self._births[value.name] = next(_birth_numbers)
+            if self._values is not None:
+                self._values[value.name] = value
+
+    # Copies and export.
+
+    @collection_paused()
+    def clone(self, for_test: bool = False) -> Program:
+        """Return an independent copy. It shares the weights, which are never changed in place.
+
+        Args:
+            for_test: remove the backward pass and the optimizer, and switch BatchNormalization and Dropout to
+                inference. Persistable values keep their names, so both programs share them through the scope.
+
+        Raises:
+            ModelError: a node reads a value that is not computed before it in its own body, but has a namesake outside.
+        """
+        try:
+            model = self.model.clone()
+        except RuntimeError as error:  # onnx_ir's cloner goes through the nodes in their order
+            raise ModelError(f"{self.source or 'the model'}: the model is invalid: {innermost_text(error)}") from error
+        copy = Program(model, self.source)
+        copy.notes = list(self.notes)
+        copy.persistables = {name: dataclasses.replace(p) for name, p in self.persistables.items()}
+        copy.updates = dict(self.updates)
+        copy.outputs = list(self.outputs)
+        copy.no_gradient = set(self.no_gradient)
+        copy.drawn = list(self.drawn)
+        copy.custom_gradients = list(self.custom_gradients)
+        for name in ("widened", "step", "training_info", "merged", "before", "random_seed", "is_built"):
+            setattr(copy, name, getattr(self, name))
+        copy.used_names = set(self.used_names)
+        copy._family, copy._births = self._family, dict(self._births)
+        for builder in self._builders.values():
+            copy.used_names.update(builder.names.taken)
+            copy._constants = {key: str(value.name) for key, value in builder.constants.items()}
+        if for_test:
+            from amp_transpiler.program.inference import switch_to_inference
+
+            switch_to_inference(copy.model)
+            copy._forget_training()
+        return copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        copy = memo[id(self)] = self.clone()  # deepcopy would go from node to node, as deep as the program is long
+        return copy
+
+    def become(self, earlier: Program) -> None:
+        """Go back to an earlier state.
+
+        Args:
+            earlier: a clone made then; it must not be used afterwards.
+        """
+        install(self.model, earlier.model)
+        own = {"model", "version", "_values", "_builders"}
+        self._builders.clear()  # the names that they gave away since are free again
+        self.touch()
+        vars(self).update({name: value for name, value in vars(earlier).items() if name not in own})
+        if earlier._constants:
+            self.builder().constants.update({key: self.value(name) for key, name in earlier._constants.items()})
+
+    def _forget_training(self) -> None:
+        """Drop updates, optimizer state and outputs whose nodes are gone."""
+        graph = self.model.graph
+        self.updates.clear()
+        read = {str(v.name) for node in all_nodes(self.model) for v in node.inputs if v is not None}
+        for name, info in list(self.persistables.items()):
+            if info.kind == "state" and name not in read:
+                graph.inputs.remove(self.value(name))
+                del self.persistables[name]
+        self.touch()
+        self.outputs = [name for name in self.outputs if self.find(name) is not None]
+
+    def to_onnx(self, scope: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
+        """Return the program as a protobuf message, with every shape that is known or can be inferred.
+
+        Its outputs are those of `outputs`, or a loaded model's own if that is empty.
+
+        Args:
+            scope: values of persistables, which become initializers; None: persistables are graph inputs, and their
+                updates are outputs. A loaded program always contains its weights.
+
+        Raises:
+            InputError: `outputs` names no value of the program, or a program that was built has no outputs.
+            ModelError: gradients wait for sizes that the program leaves free.
+        """
+        if not self.is_training:
+            return attach(add_shapes(to_proto(written_model(self))), self)
+        if scope is None:
+            from amp_transpiler.graph.deferred_nodes import refuse_waiting
+
+            refuse_waiting(self.model, repr(self))
+            return add_shapes(to_proto(written_model(self)))
+        assembled = assemble(self, self.outputs, updates=False)
+        refuse_waiting(assembled.model, repr(self))
+        with_values(assembled.model, self, scope)
+        return add_shapes(to_proto(assembled.model))
+
+
+_birth_numbers = itertools.count()
+
+
+class Variable(StoredVariable, VariableOperators):
+    """A handle on a value of a program, by name, so that it stays valid when passes edit the graph.
+
+    Arithmetic (`+ - * / ** @`, unary minus) and comparisons (`== != < <= > >=`) with other variables, numbers and numpy
+    arrays append operators to the program; comparisons make bool variables. So two handles are told apart by `is` or by
+    their names, and a handle has no truth value. It is hashed by identity.
+    """
+
+    def __init__(self, program: Program, name: str) -> None:
+        self.program = program
+        self.name = name
+
+    def __repr__(self) -> str:
+        if self.program.find(self.name) is None:  # made in a call that failed, for one
+            return f"Variable({self.name!r}, no longer in {self.program!r})"
+        return f"Variable({self.name!r}, {self.dtype}, {list(self.shape)})"
+
+    @property
+    def value(self) -> ir.Value:
+        """The current value in the program's graph."""
+        return self.program.value(self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape; -1 for an open or unknown dimension."""
+        shape = self.value.shape
+        return () if shape is None else tuple(size if isinstance(size, int) else -1 for size in shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The element type as numpy names it: `float32`, `float16`, `bfloat16`, `int64`, ..."""
+        dtype = self.value.dtype
+        return "unknown" if dtype is None else str(dtype.numpy().name)
+
+    @property
+    def persistable(self) -> bool:
+        """Whether it persists in the scope between runs."""
+        return self.name in self.program.persistables
+
+    @property
+    def info(self) -> Persistable | None:
+        """Its record as a persistable value, or None."""
+        return self.program.persistables.get(self.name)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers update it; may be set for a parameter, before `minimize`."""
+        info = self.info
+        return info is not None and info.kind == "parameter" and info.trainable
+
+    @trainable.setter
+    def trainable(self, train: bool) -> None:
+        info = self.info
+        if info is None or info.kind != "parameter":
+            raise InputError(f"'{self.name}' is no parameter, so trainable cannot be set: set stop_gradient")
+        info.trainable = train
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether no gradient passes through it; may be set."""
+        return self.name in self.program.no_gradient
+
+    @stop_gradient.setter
+    def stop_gradient(self, stop: bool) -> None:
+        (self.program.no_gradient.add if stop else self.program.no_gradient.discard)(self.name)
+
+    def astype(self, dtype: Any) -> Variable:
+        """Return it cast to an element type, which mixed precision respects, even if it has that type now."""
+        return self._wrap(self.program.builder().explicit_cast(self.value, parse_dtype(dtype)))
+
+    def _wrap(self, value: ir.Value) -> Variable:
+        return Variable(self.program, str(value.name))
+
+    def _with(self, op_type: str, other: Any, *, swapped: bool = False) -> Variable:
+        if not isinstance(other, Variable) and not is_operand(other):
+            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
+        if isinstance(other, Variable) and other.program is not self.program:
+            raise InputError(f"'{self.name}' and '{other.name}' are of two programs: build in one program_guard")
+        given = other.value if isinstance(other, Variable) else other
+        return self._wrap(operate(self.program.builder(), op_type, self.value, given, swapped=swapped))
+
+    def _alone(self, op_type: str) -> Variable:
+        return self._wrap(self.program.builder().op(op_type, [self.value]))
+
+
+class _ProgramBuilder(GraphBuilder):
+    """Appends to a program: marks nodes with role and regions, and registers new values with the program."""
+
+    def __init__(self, program: Program, role: Role, sibling: _ProgramBuilder | None) -> None:
+        names = NameAllocator(program.model, program.used_names) if sibling is None else sibling.names
+        super().__init__(program.model, names=names, shares=sibling)
+        self._program = program
+        self._role = role
+
+    def node_metadata(self) -> dict[str, str]:
+        found = dict(self.metadata)
+        if self._role != "forward":
+            found[ROLE_KEY] = self._role
+        if region := current_region():
+            found[REGION_KEY] = region
+        if function := built_by():
+            found[BUILT_BY_KEY] = function
+        if label := operator_label():
+            found[OPERATOR_KEY] = label
+        return found
+
+    def on_node(self, node: ir.Node) -> None:
+        mark_line(node)
+
+    def check(self, node: ir.Node) -> None:
+        """Refuse a node that ONNX accepts and that cannot be computed.
+
+        Raises:
+            MisfitError: the shapes of its inputs do not fit the operator.
+        """
+        if node.op_type not in LEFT_TO_US or self._role != "forward" or not self._program.is_built:
+            return
+        if wrong_shape(node) is not None:
+            raise MisfitError(misfit(node, self.opset, ""))
+
+    def on_created(self, values: Iterable[ir.Value]) -> None:
+        for value in values:
+            if self.graph is self.model.graph or value.is_initializer():
+                self._program.remember(value)
+            else:
+                self._program.found_inside([value])
+
+
+def _empty_model() -> ir.Model:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": TRAINING_OPSET}, name="program")
+    return ir.Model(graph, ir_version=TRAINING_IR, producer_name="amp_transpiler")
+
+
+def install(target: ir.Model, content: ir.Model) -> None:
+    """Move graph, functions, versions and metadata of `content` to `target`; `content` must not be used afterwards."""
+    target.graph = content.graph
+    target.functions.clear()
+    target.functions.update(content.functions)
+    target.ir_version = content.ir_version
+    target.metadata_props.clear()
+    target.metadata_props.update(content.metadata_props)
