@@ -399,7 +399,7 @@ class Trials:
         """
         if policy.objective != "time" or policy.settled:
             return policy
-        from amp_transpiler.precision.fastest import LEAST_GAIN
+        from amp_transpiler.precision.least_time import LEAST_GAIN
 
         low = dataclasses.replace(policy, objective="low")
         times = [self.candidate(self._trial(each)[0], policy).milliseconds for each in (policy, low)]

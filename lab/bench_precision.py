@@ -201,7 +201,7 @@ class Case:
         from amp_transpiler.errors import AmpError
         from amp_transpiler.files.loading import load
         from amp_transpiler.verification.accuracy import CannotCompare
-        from amp_transpiler.verification.excess import excesses
+        from amp_transpiler.verification.limit_excess import excesses
 
         try:
             program = load(path)

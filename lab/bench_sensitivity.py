@@ -35,10 +35,10 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
 from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.verification.accuracy import make_reference
+from amp_transpiler.verification.fixed_sample import SettledProgram, settle
 from amp_transpiler.verification.low_twins import Twins
 from amp_transpiler.verification.remote import open_plain
 from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
-from amp_transpiler.verification.settled_sample import SettledProgram, settle
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "sensitivity.md"
 

@@ -34,7 +34,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import amp_transpiler as amp
 from amp_transpiler.graph.input_roles import ModelInput
-from amp_transpiler.verification.gains import scaled_inputs
+from amp_transpiler.verification.signal_levels import scaled_inputs
 
 # By name: the tests are not type-checked, and mypy would follow an import into them.
 _JUDGE: Any = importlib.import_module("tests.oracle.judge")

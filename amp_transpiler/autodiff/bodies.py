@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.redraws import mark_copy
+from amp_transpiler.graph.random_copies import mark_copy
 from amp_transpiler.graph.walk import bodies
 
 __all__ = ["captured", "copy_body", "discard", "discard_after", "remove_unused", "unlink"]

@@ -23,7 +23,7 @@ from amp_transpiler.graph.constness import constant_array, constant_of
 from amp_transpiler.graph.deferred_nodes import WAITING_DOMAIN, waiting_nodes
 from amp_transpiler.graph.evaluate import MOST_ELEMENTS, evaluate
 from amp_transpiler.graph.infer_outputs import infer_outputs
-from amp_transpiler.graph.unread import remove_unread
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
 

@@ -100,7 +100,7 @@ def _question(job: Job, options: Options) -> str:
     from amp_transpiler.files.occupied import files_of
     from amp_transpiler.report.as_json import package_versions
     from amp_transpiler.verification.child import default_place_name, hardware_name
-    from amp_transpiler.verification.remembered import in_words
+    from amp_transpiler.verification.evidence_cache import in_words
 
     asked = {name: value for name, value in options.conversion().items() if name not in ("inputs", "recipe")}
     place = "none" if options.no_verify or options.device_check == "no" else hardware_name(default_place_name())

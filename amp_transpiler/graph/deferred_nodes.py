@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.graph.redraws import drawn_again
+from amp_transpiler.graph.random_copies import drawn_again
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.phrases import first_few, quoted
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.infer_outputs import infer_outputs
+from amp_transpiler.graph.inference_skeleton import CONTROL_FLOW, skeleton
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
-from amp_transpiler.graph.skeleton import CONTROL_FLOW, skeleton
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.unread import remove_unread
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.names import is_standard

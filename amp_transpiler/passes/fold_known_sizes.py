@@ -15,8 +15,8 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_array, constant_of
 from amp_transpiler.graph.evaluate import evaluate
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.shape_inference import sizes_from_inputs
-from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder

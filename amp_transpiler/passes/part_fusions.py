@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.ranks import rank_of
 from amp_transpiler.graph.silu import is_silu_gate
+from amp_transpiler.graph.value_ranks import rank_of
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.names import NameAllocator
-from amp_transpiler.graph.unread import remove_unread
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.sizes import Sizes
-from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.graph.unread import remove_unread
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult

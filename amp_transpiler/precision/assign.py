@@ -28,11 +28,11 @@ from amp_transpiler.precision.constraints import (
 from amp_transpiler.precision.device_faults import DeviceFaults
 from amp_transpiler.precision.evidence import TensorRange, range_fault
 from amp_transpiler.precision.folded import folded_nodes
-from amp_transpiler.precision.islands import islands
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
 from amp_transpiler.precision.numerics import from_integers, in_order, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import quantizes_low
+from amp_transpiler.precision.quantized_islands import islands
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.row_sums import RowSum
 from amp_transpiler.precision.state import DecisionState
@@ -40,9 +40,9 @@ from amp_transpiler.precision.thresholds import ThresholdFaults
 from amp_transpiler.precision.values import decide_values
 
 if TYPE_CHECKING:
-    from amp_transpiler.precision.choices import Choices, Weights
-    from amp_transpiler.precision.optimum import OpenDecisions
-    from amp_transpiler.precision.patterns import Match
+    from amp_transpiler.precision.cheapest_assignment import OpenDecisions
+    from amp_transpiler.precision.cut_network import Choices, Weights
+    from amp_transpiler.precision.fused_patterns import Match
 
 __all__ = ["OpenChoices", "assign", "open_choices"]
 
@@ -113,8 +113,8 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
         OptionError: a node that the user wants low by force cannot be low, or the device or a dimension is not known.
     """
     # Only level auto weighs: the other levels need none of this.
-    from amp_transpiler.precision.objectives import LowWeights
-    from amp_transpiler.precision.optimum import open_decisions
+    from amp_transpiler.precision.cheapest_assignment import open_decisions
+    from amp_transpiler.precision.cut_weights import LowWeights
 
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
@@ -126,7 +126,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     weights: Weights = LowWeights(wholes)
     if policy.objective == "time":
         from amp_transpiler.precision.cost import find_device, prices
-        from amp_transpiler.precision.fastest import fastest
+        from amp_transpiler.precision.least_time import fastest
 
         priced = prices(model, policy.low, find_device(policy.device), policy.dims, wholes)
         groups = [nodes for nodes in priced.fused if _stays_whole(nodes, decisions)]
@@ -244,10 +244,10 @@ class _Assigner:
     def _judge(self) -> None:
         """Find what is unsafe in the low format, and what only looks so."""
         # Other systems' levels ask for none of this.
-        from amp_transpiler.precision.growth import GROWS, degrees, growing, touches_growing
+        from amp_transpiler.precision.fused_patterns import NORMALISATION, Match, matches
         from amp_transpiler.precision.known_shapes import KnownShapes
         from amp_transpiler.precision.near_zero import near_zero
-        from amp_transpiler.precision.patterns import NORMALISATION, Match, matches
+        from amp_transpiler.precision.range_growth import GROWS, degrees, growing, touches_growing
         from amp_transpiler.precision.size_chains import size_chains
 
         model, ranges = self._model, self._ranges

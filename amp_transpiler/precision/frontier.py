@@ -19,10 +19,10 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.kinds import EXACT, MOVEMENT
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.precision.choices import Choices, Chosen, Reads, Weights
 from amp_transpiler.precision.constraints import is_float32
+from amp_transpiler.precision.cut_network import Choices, Chosen, Reads, Weights
+from amp_transpiler.precision.cut_weights import WithErrors
 from amp_transpiler.precision.evidence import Evidence
-from amp_transpiler.precision.objectives import WithErrors
 from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
 
 __all__ = ["Frontier", "Point"]

@@ -25,7 +25,7 @@ from amp_transpiler.ops.kinds import EXACT, MOVEMENT
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
-from amp_transpiler.precision.poles import input_at_pole
+from amp_transpiler.precision.pole_operators import input_at_pole
 
 __all__ = ["LowerBounds", "near_zero", "steep_input"]
 

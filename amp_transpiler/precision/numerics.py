@@ -268,7 +268,7 @@ def shown_safe(
     """
     if not is_standard(node) or node.op_type == "QuantizeLinear" or has_bodies(node):
         return False  # a number that is rounded once more may fall on the other side of a step
-    from amp_transpiler.precision.growth import fits
+    from amp_transpiler.precision.range_growth import fits
 
     for value in (*node.inputs, *node.outputs):
         if not is_float32(value) or constant_of(value) is not None:

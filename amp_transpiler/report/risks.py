@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overflow
-from amp_transpiler.precision.poles import input_at_pole
+from amp_transpiler.precision.pole_operators import input_at_pole
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.report import Report

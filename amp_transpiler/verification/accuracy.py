@@ -22,18 +22,18 @@ from amp_transpiler.runtime.memory import available_memory
 from amp_transpiler.runtime.openable import AnyProgram
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import RUN_ERRORS
+from amp_transpiler.verification.close_labels import Watch
 from amp_transpiler.verification.compare import compare_outputs
+from amp_transpiler.verification.disk_arrays import Spill
 from amp_transpiler.verification.first_states import first_states
 from amp_transpiler.verification.inputs import Inputs, named_inputs
-from amp_transpiler.verification.labels import Watch
-from amp_transpiler.verification.last_places import DECIDED, Nudge, changed_much
 from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind
 from amp_transpiler.verification.placed_kinds import read_outputs
 from amp_transpiler.verification.randomness import differing, random_upstream
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 from amp_transpiler.verification.rounded import RoundedOutputs, rounded_outputs
-from amp_transpiler.verification.spilled import Spill
+from amp_transpiler.verification.rounding_noise import DECIDED, Nudge, changed_much
 from amp_transpiler.verification.steered import steered_samples
 from amp_transpiler.verification.synthesis import CannotSynthesise, further_samples, synthesise_inputs
 

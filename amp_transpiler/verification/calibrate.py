@@ -17,10 +17,10 @@ from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.program.program import Program
 from amp_transpiler.verification.child import lease
+from amp_transpiler.verification.fixed_sample import Surveys, inline_branches, survey, write_shapes
 from amp_transpiler.verification.magnitudes import Magnitudes, measure
-from amp_transpiler.verification.pieces import Piece, cut_out, pieces
+from amp_transpiler.verification.partition import Piece, cut_out, pieces
 from amp_transpiler.verification.remote import RemoteSession, open_plain
-from amp_transpiler.verification.settled_sample import Surveys, inline_branches, survey, write_shapes
 
 __all__ = ["PIECE", "Calibration", "NamedSample", "calibrate"]
 

@@ -21,8 +21,8 @@ from typing import Any
 from amp_transpiler import errors
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import PLACE_VARIABLE
+from amp_transpiler.verification.child_messages import receive, send
 from amp_transpiler.verification.child_process import started
-from amp_transpiler.verification.wire import receive, send
 
 __all__ = [
     "RUN_ERRORS",

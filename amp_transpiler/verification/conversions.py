@@ -22,9 +22,9 @@ from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.calibrate import NamedSample
 from amp_transpiler.verification.default_session import DefaultSession
 from amp_transpiler.verification.device_draws import arithmetic_for, error_of, open_device_runs
-from amp_transpiler.verification.gains import AS_GIVEN, Gains, JudgedAtGains
 from amp_transpiler.verification.judge import Compared, Judge, Judged
 from amp_transpiler.verification.randomness import random_upstream
+from amp_transpiler.verification.signal_levels import AS_GIVEN, Gains, JudgedAtGains
 from amp_transpiler.verification.user_metric import Metric
 
 __all__ = ["Conversions", "Found", "Measured", "judging_arithmetic"]
@@ -70,7 +70,7 @@ class Measured:
         draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
         confirmed: whether `excess` is that of the worst draw.
         failing_turn: the turn that is most beyond the limits, once all have run; None if none is.
-        worst: the level of the given signals at which it is, in words; see `gains.py`.
+        worst: the level of the given signals at which it is, in words; see `signal_levels.py`.
         gains: level -> the largest error of an output there; empty where no other level ran.
         by_default: output -> its relative error in ONNX Runtime's default session; empty where that did not run.
     """

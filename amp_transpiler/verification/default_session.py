@@ -24,8 +24,8 @@ from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.accuracy import Reference, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash
+from amp_transpiler.verification.disk_arrays import Spill
 from amp_transpiler.verification.remote import RemoteSession, open_by_default, open_file
-from amp_transpiler.verification.spilled import Spill
 from amp_transpiler.verification.structure import lacks_something
 from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst
 

@@ -14,8 +14,8 @@ from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.amplifier import amplifier_of
 from amp_transpiler.verification.device_draws import DeviceRuns, Rows, error_of, open_device_runs, worst_rows
-from amp_transpiler.verification.excess import excess_of_metric, excesses
-from amp_transpiler.verification.spilled import Spill
+from amp_transpiler.verification.disk_arrays import Spill
+from amp_transpiler.verification.limit_excess import excess_of_metric, excesses
 from amp_transpiler.verification.user_metric import Metric
 
 __all__ = ["Compared", "Judge", "Judged"]

@@ -1,8 +1,8 @@
 """The best conversion that keeps the limits: one that is not good enough is turned towards float32, by what data say.
 
 The evidence of runs predicts what each node adds to the error; `precision/frontier.py` gives the cheapest choice for
-every bound on that, and `dial.py` measures a few of them, emulated, until one keeps the limits. Float32 throughout is
-the last of them, so that what is reachable is never refused.
+every bound on that, and `bound_search.py` measures a few of them, emulated, until one keeps the limits. Float32
+throughout is the last of them, so that what is reachable is never refused.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.precision.settling import settled_by
+from amp_transpiler.precision.settled_decisions import settled_by
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import FrontierPoint, OutputComparison, Report
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.amplifier import ancestors_of
+from amp_transpiler.verification.bound_search import Trial, turn
 from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.conversions import Conversions, Found, Measured
-from amp_transpiler.verification.dial import Trial, turn
-from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
+from amp_transpiler.verification.evidence_cache import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence
 
 __all__ = ["Found", "best_conversion", "worst_error"]

@@ -24,8 +24,8 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.first_states import first_states
-from amp_transpiler.verification.last_places import DECIDED, Nudge
 from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
+from amp_transpiler.verification.rounding_noise import DECIDED, Nudge
 
 __all__ = ["ALLOWED", "STEPS", "compare_steps"]
 

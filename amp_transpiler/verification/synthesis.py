@@ -18,7 +18,7 @@ from amp_transpiler.graph.input_roles import CannotSynthesise, ModelInput, image
 from amp_transpiler.graph.input_sizes import Guess, Shape, guesses, sequence_length, shapes
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
-from amp_transpiler.verification.signals import drawing, picture, sound
+from amp_transpiler.verification.made_up_signals import drawing, picture, sound
 
 __all__ = ["MOST_FURTHER", "CannotSynthesise", "further_samples", "synthesise_inputs"]
 

@@ -12,9 +12,9 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.measured import unmeasured
 from amp_transpiler.verification.accuracy import Reference
-from amp_transpiler.verification.advice import advice
-from amp_transpiler.verification.gains import AS_GIVEN
-from amp_transpiler.verification.unseen import shows_nothing
+from amp_transpiler.verification.remedies import advice
+from amp_transpiler.verification.signal_levels import AS_GIVEN
+from amp_transpiler.verification.unseen_behaviour import shows_nothing
 
 __all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "outputs_left_out", "tell_measured", "worst"]
 

@@ -32,17 +32,17 @@ from amp_transpiler.verification.conversions import Conversions, Found, Measured
 from amp_transpiler.verification.declared_shapes import open_contradicted_sizes
 from amp_transpiler.verification.default_device import CheckedDevice, DeviceCheck, device_to_check
 from amp_transpiler.verification.default_session import DefaultSession
-from amp_transpiler.verification.gains import Gains
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.remote import open_program
+from amp_transpiler.verification.signal_levels import Gains
 from amp_transpiler.verification.synthesis import MOST_FURTHER
-from amp_transpiler.verification.unseen import never_ran
+from amp_transpiler.verification.unseen_behaviour import never_ran
 from amp_transpiler.verification.user_metric import Metric
 from amp_transpiler.verification.verdict import failing_outputs, judge, never_measured, outputs_left_out
 
 if TYPE_CHECKING:
-    from amp_transpiler.verification.verified import Answer, Question
+    from amp_transpiler.verification.conversion_cache import Answer, Question
 
 __all__ = ["Basis", "Questions", "check_source", "convert_and_compare", "loads"]
 
@@ -317,7 +317,7 @@ def _question(
     special = asked.frontier or asked.metric is not None or prepared.step is not None or reference is not None
     if special or not asked.cache or not policy.search_runs or policy.objective == "rules":
         return None
-    from amp_transpiler.verification.verified import Question
+    from amp_transpiler.verification.conversion_cache import Question
 
     return Question(source, prepared, asked.inputs, policy, (str(asked.limited), str(device)))
 
@@ -329,7 +329,7 @@ def _as_before(
     policy = dataclasses.replace(policy, evidence=known.evidence if known.evidence.ranges else None)
     if known.shown:
         policy = dataclasses.replace(policy, numerics="shown")
-    from amp_transpiler.verification.verified import digest_of
+    from amp_transpiler.verification.conversion_cache import digest_of
 
     program = prepared.clone()
     with phase("convert"):
@@ -356,7 +356,7 @@ def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[
         read_errors_by_output=nothing,
         alone_errors={},
     )
-    from amp_transpiler.verification.verified import Answer, digest_of
+    from amp_transpiler.verification.conversion_cache import Answer, digest_of
 
     return Answer(
         settled=found.best.settled,

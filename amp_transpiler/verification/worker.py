@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from amp_transpiler.garbage import collection_paused
-from amp_transpiler.verification.wire import receive, send
+from amp_transpiler.verification.child_messages import receive, send
 
 if TYPE_CHECKING:
     import onnxruntime

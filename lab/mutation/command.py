@@ -1,8 +1,8 @@
 """Mutation testing: changes one small thing in a module and sees whether the nearest fast tests notice.
 
     lab/mutate                          a sample of every module of lab/mutation/modules.toml
-    lab/mutate precision/islands --count 40
-    lab/mutate graph/saving --again     once more what survived, after new tests
+    lab/mutate precision/quantized_islands --count 40
+    lab/mutate files/saving --again     once more what survived, after new tests
     lab/mutate --report                 no run: the table of what is recorded, also into the files
 
 The tests run in a scratch copy of the tree. Outcomes are recorded in the state folder, and a mutant with a recorded
@@ -66,7 +66,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("module", nargs="*", help="such as precision/islands (default: all)")
+    parser.add_argument("module", nargs="*", help="such as precision/quantized_islands (default: all)")
     parser.add_argument("--seed", type=int, default=_SEED, help=f"of the sample (default {_SEED})")
     parser.add_argument("--count", type=int, default=_COUNT, help=f"mutants of a module (default {_COUNT})")
     parser.add_argument("--all", action="store_true", help="every mutant instead of a sample")

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from amp_transpiler.verification import gains
+from amp_transpiler.verification import signal_levels
 from bench_inference import MODELS, limits_of, lost, measure
 
 _ERRS = "QuickGelu"  # rounds every step in float16: x * Sigmoid(x) is kept from it, for a launch more
@@ -17,7 +17,7 @@ _ERRS = "QuickGelu"  # rounds every step in float16: x * Sigmoid(x) is kept from
 def test_launches(name: str, corpus: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A limit that holds at other levels of a picture, too, may cost casts, and no converter keeps one: forms are
     # compared as the sample alone asks for them.
-    monkeypatch.setattr(gains, "_GAINS", {})
+    monkeypatch.setattr(signal_levels, "_GAINS", {})
     model = corpus / MODELS[name]
     if not model.is_file():
         pytest.skip(f"the corpus lacks {MODELS[name]}")

@@ -11,7 +11,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Assignment
-from amp_transpiler.precision.choices import Choices
+from amp_transpiler.precision.cut_network import Choices
 from tests.corpus.files import name_of
 from tests.cuts import casts_left, prepared
 

@@ -25,8 +25,10 @@ def test_equivalent_mutants_have_reasons():
 
 
 def test_an_equivalent_mutant_of_a_line_that_is_gone_is_told():
-    here = Equivalent("precision/islands", "from __future__ import annotations", "pass", "a line that every module has")
-    gone = Equivalent("precision/islands", "import nothing", "pass", "a line that no module has")
+    here = Equivalent(
+        "precision/quantized_islands", "from __future__ import annotations", "pass", "a line that every module has"
+    )
+    gone = Equivalent("precision/quantized_islands", "import nothing", "pass", "a line that no module has")
     assert stale([here, gone]) == [gone]
 
 

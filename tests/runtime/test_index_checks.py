@@ -1,6 +1,9 @@
 """Labels and ids outside of their range: which values are checked, what the error names, and what passes."""
 
+import re
+
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from amp_transpiler import CPUPlace, decorate, load, optimizer, paddle, static, tensor
@@ -8,6 +11,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.static.onnx_import import from_onnx
 from amp_transpiler.runtime import flags
+from amp_transpiler.runtime.fed_integers import fed_integers
 from tests import support
 
 X = np.ones((4, 5), np.float32)
@@ -216,3 +220,24 @@ def test_flags_that_tune_paddles_runtime_are_kept_and_have_no_effect(caplog):
     assert paddle.get_flags("FLAGS_allocator_strategy") == {"FLAGS_allocator_strategy": "auto_growth"}
     with pytest.raises(OptionError, match="there is no flag 'FLAGS_use_autotune'"):
         paddle.get_flags("FLAGS_use_autotune")
+
+
+MISFITS = {
+    "y = Reshape(x, s)": ([5, 5], (3, 4)),
+    "y = Gather<axis = 1>(x, s)": ([9, 9], (3, 4)),
+    "y = Squeeze(x, s)": ([0, 1], (3, 4)),
+    "y = Transpose<perm = [2, 0, 1]>(x)": ([0, 0], (3, 4)),
+    "z, y = Split<axis = 1>(x, s)": ([3, 3], (5,)),
+}
+
+
+@pytest.mark.parametrize("text", MISFITS)
+def test_what_is_fed_and_fits_no_node_is_named(text):
+    constant, shape = MISFITS[text]
+    outputs = ", ".join(f"int64 {name.strip()}" for name in text.split("=")[0].split(","))
+    graph = ir.from_proto(support.parse(f"(int64[a,b] x) => ({outputs}) {{ {text} }}", s=np.array(constant))).graph
+    value = graph.outputs[-1]
+    source = fed_integers(value, {"x"})
+    assert source is not None
+    with pytest.raises(InputError, match=f"cannot compute 'y' from what is fed, of {re.escape(str(list(shape)))}"):
+        source.numbers({"x": np.zeros(shape, np.int64)})

@@ -22,7 +22,7 @@ import amp_transpiler as amp
 from amp_transpiler.errors import EnvironmentProblem, InputError, OptionError
 from amp_transpiler.runtime.ort import ORT_ERRORS, SessionSettings
 from amp_transpiler.runtime.places import PLACE_VARIABLE, default_place
-from amp_transpiler.verification import accuracy, child, wire
+from amp_transpiler.verification import accuracy, child, child_messages
 from amp_transpiler.verification.child import RuntimeCrash, lease
 from amp_transpiler.verification.remote import open_file, open_program
 from tests.support import array, parse
@@ -73,9 +73,9 @@ VALUES = {
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_values_cross_unchanged(value, tmp_path):
     with (tmp_path / "wire").open("wb") as stream:
-        wire.send(stream, ("done", value))
+        child_messages.send(stream, ("done", value))
     with (tmp_path / "wire").open("rb") as stream:
-        status, found = wire.receive(stream)
+        status, found = child_messages.receive(stream)
         assert stream.read() == b""
     assert status == "done"
     assert pickle.dumps(found) == pickle.dumps(np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value)
@@ -83,19 +83,19 @@ def test_values_cross_unchanged(value, tmp_path):
 
 def test_arrays_travel_beside_the_pickle(tmp_path):
     with (tmp_path / "wire").open("wb") as stream:
-        wire.send(stream, np.zeros(1_000_000, np.float32))
+        child_messages.send(stream, np.zeros(1_000_000, np.float32))
     with (tmp_path / "wire").open("rb") as stream:
-        length, count = wire._HEAD.unpack(stream.read(wire._HEAD.size))
+        length, count = child_messages._HEAD.unpack(stream.read(child_messages._HEAD.size))
     assert length < 1000
     assert count == 1
 
 
 def test_a_message_cut_short_is_an_end(tmp_path):
     with (tmp_path / "wire").open("wb") as stream:
-        wire.send(stream, list(range(1000)))
+        child_messages.send(stream, list(range(1000)))
     (tmp_path / "wire").write_bytes((tmp_path / "wire").read_bytes()[:-1])
     with (tmp_path / "wire").open("rb") as stream, pytest.raises(EOFError):
-        wire.receive(stream)
+        child_messages.receive(stream)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])

@@ -11,7 +11,7 @@ import pytest
 from amp_transpiler.errors import AmpError, InputError
 from amp_transpiler.graph.table_sizes import table_size
 from amp_transpiler.verification.inputs import given_inputs
-from amp_transpiler.verification.signals import picture, sound
+from amp_transpiler.verification.made_up_signals import picture, sound
 from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
 BF16 = ml_dtypes.bfloat16

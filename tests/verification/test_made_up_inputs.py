@@ -10,7 +10,7 @@ from amp_transpiler.files.loading import load
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.verification import search, verify
-from amp_transpiler.verification.signals import drawing
+from amp_transpiler.verification.made_up_signals import drawing
 from amp_transpiler.verification.synthesis import further_samples, synthesise_inputs
 from tests import support
 from tests.support import array, chain, parse

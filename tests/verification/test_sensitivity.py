@@ -12,7 +12,7 @@ from amp_transpiler.graph.walk import bodies
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.targets import TARGETS
-from amp_transpiler.verification import sensitivity, settled_sample
+from amp_transpiler.verification import fixed_sample, sensitivity
 from amp_transpiler.verification.sensitivity import collect_evidence, low_forms, measure_sensitivity
 from tests.support import array, parse
 
@@ -211,13 +211,13 @@ BRANCHED = """(float[N,16] x, bool c) => (float[N,16] y) {
     ids=["once for ranges and errors", "again where a branch took the place of an If"],
 )
 def test_a_sample_is_surveyed(monkeypatch, text, expected):
-    surveyed, survey = [], settled_sample.survey
+    surveyed, survey = [], fixed_sample.survey
 
     def counted(loaded, *further):
         surveyed.append(loaded)
         return survey(loaded, *further)
 
-    monkeypatch.setattr(settled_sample, "survey", counted)
+    monkeypatch.setattr(fixed_sample, "survey", counted)
     monkeypatch.setattr("amp_transpiler.verification.calibrate.survey", counted)
     sample = ("sample 1", {"x": X, "c": np.array(True)} if "bool" in text else {"x": X})
     found = collect_evidence(program(text, w=W), TARGETS["cuda"], FLOAT16, [sample], given=True)

@@ -12,8 +12,8 @@ from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.report import StateWay, StepsComparison, as_html, as_json
 from amp_transpiler.report.wording import training_words
 from amp_transpiler.verification import steps as checked
-from amp_transpiler.verification.last_places import Nudge, changed_much
 from amp_transpiler.verification.made_up_states import with_made_up_states
+from amp_transpiler.verification.rounding_noise import Nudge, changed_much
 from foreign.library import by_hand
 from foreign.training_info import with_training_info
 from tests.support import array, chain

@@ -20,7 +20,7 @@ from amp_transpiler.autodiff.rules.control_flow import refuse_random
 from amp_transpiler.graph.builder import GraphBuilder, is_float_tensor
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.redraws import mark_turn_number
+from amp_transpiler.graph.random_copies import mark_turn_number
 from amp_transpiler.graph.walk import bodies
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.static.io import set_program_state

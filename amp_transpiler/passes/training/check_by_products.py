@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
-from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.update_chains import is_scalar, is_widened

@@ -17,8 +17,8 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.random_copies import draws_as, turn_number
 from amp_transpiler.graph.random_words import WORD, element_words, in_turns, keys, word
-from amp_transpiler.graph.redraws import draws_as, turn_number
 from amp_transpiler.graph.walk import all_nodes, is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult

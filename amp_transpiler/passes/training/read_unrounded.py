@@ -7,8 +7,8 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder, elements_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.unread import remove_unread
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.training.update_chains import is_widened

@@ -20,7 +20,7 @@ from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.cost.shapes import Sizes
-from amp_transpiler.precision.patterns import PATTERNS
+from amp_transpiler.precision.fused_patterns import PATTERNS
 
 __all__ = ["NO_PLAN", "Fused", "Plan", "joined", "plan_of"]
 

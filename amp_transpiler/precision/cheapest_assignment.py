@@ -13,7 +13,7 @@ from amp_transpiler.ops.kinds import MOVEMENT
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.phrases import counted
 from amp_transpiler.precision.assignment import Decision
-from amp_transpiler.precision.choices import Choices, Island, Weights, choices
+from amp_transpiler.precision.cut_network import Choices, Island, Weights, choices
 from amp_transpiler.precision.policy import Policy
 
 __all__ = ["OpenDecisions", "open_decisions"]

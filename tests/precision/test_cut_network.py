@@ -12,8 +12,8 @@ import pytest
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.assignment import Decision
-from amp_transpiler.precision.choices import choices
 from amp_transpiler.precision.constraints import Constraints, LowForm
+from amp_transpiler.precision.cut_network import choices
 from tests.cuts import casts_left, prepared
 from tests.support import array, parse
 

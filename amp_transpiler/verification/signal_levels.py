@@ -21,9 +21,9 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.verification.accuracy import Reference, is_finite, is_practically_zero, named_outputs
 from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.device_draws import error_of
+from amp_transpiler.verification.disk_arrays import Spill
 from amp_transpiler.verification.judge import Judge, Judged
 from amp_transpiler.verification.remote import open_source
-from amp_transpiler.verification.spilled import Spill
 
 __all__ = ["AS_GIVEN", "Gains", "JudgedAtGains", "scaled_inputs"]
 

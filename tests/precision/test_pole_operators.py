@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.precision.poles import input_at_pole
+from amp_transpiler.precision.pole_operators import input_at_pole
 from tests.support import parse
 
 NUMBERS = {

@@ -23,8 +23,8 @@ from amp_transpiler.passes.training import FuseProducts, WeightGradients
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.evidence import read_key
 from amp_transpiler.program.program import Program
+from amp_transpiler.verification.fixed_sample import drop_unread, is_quantized
 from amp_transpiler.verification.low_twins import Twins, replicate
-from amp_transpiler.verification.settled_sample import drop_unread, is_quantized
 
 __all__ = ["Backward", "Weigher"]
 

@@ -18,7 +18,7 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.phrases import counted
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
-from amp_transpiler.verification.settled_sample import inline_branches
+from amp_transpiler.verification.fixed_sample import inline_branches
 
 __all__ = ["never_ran", "shows_nothing", "taken_branches"]
 

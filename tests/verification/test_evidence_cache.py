@@ -19,8 +19,8 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.choice import Request, choose_policy
-from amp_transpiler.verification import remembered, search
-from amp_transpiler.verification.remembered import Outcome, Outcomes, remembered_evidence
+from amp_transpiler.verification import evidence_cache, search
+from amp_transpiler.verification.evidence_cache import Outcome, Outcomes, remembered_evidence
 from tests.support import array, chain
 
 TEXT = """
@@ -89,7 +89,7 @@ def test_a_damaged_record_is_made_anew(cache, caplog):
 
 def test_a_new_version_asks_anew(cache, monkeypatch):
     ask()
-    monkeypatch.setattr(remembered, "__version__", "another")
+    monkeypatch.setattr(evidence_cache, "__version__", "another")
     assert ask()[1]
 
 
@@ -134,8 +134,9 @@ def test_what_runs_have_shown_is_no_part_of_the_question(cache):
 
 def test_a_question_reads_the_same_in_every_process():
     code = (
-        "from tests.verification.test_remembered import POLICY; from amp_transpiler.verification import remembered; "
-        "print(remembered.in_words(POLICY))"
+        "from tests.verification.test_evidence_cache import POLICY\n"
+        "from amp_transpiler.verification import evidence_cache\n"
+        "print(evidence_cache.in_words(POLICY))"
     )
     found = {
         subprocess.run(

@@ -9,7 +9,7 @@ import amp_transpiler as amp
 from amp_transpiler.graph.checker import fault_in_words
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
-from amp_transpiler.verification.advice import advice
+from amp_transpiler.verification.remedies import advice
 from tests.support import array, parse
 
 FAR = OutputComparison("y", "float32", (2,), 1.0, 0.03354, 1.0, elements=2)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
 from amp_transpiler.ops.names import is_standard, operator_name
-from amp_transpiler.precision.choices import Weights, origin_of
+from amp_transpiler.precision.cut_network import Weights, origin_of
 
 __all__ = ["LowWeights", "Pricing", "TimeWeights", "WithErrors"]
 

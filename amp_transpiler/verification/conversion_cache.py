@@ -24,8 +24,8 @@ from amp_transpiler.precision.policy import Objective, Policy, Settled
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Report
 from amp_transpiler.targets.releases import installed_version
+from amp_transpiler.verification.evidence_cache import add_value, in_words
 from amp_transpiler.verification.inputs import Inputs
-from amp_transpiler.verification.remembered import add_value, in_words
 from amp_transpiler.version import __version__
 
 __all__ = ["Answer", "Question", "digest_of"]

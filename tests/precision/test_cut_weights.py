@@ -9,8 +9,8 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.conversion import prepare_and_convert
 from amp_transpiler.errors import OptionError
+from amp_transpiler.precision.cut_weights import LowWeights, TimeWeights, WithErrors
 from amp_transpiler.precision.evidence import Evidence, TensorRange
-from amp_transpiler.precision.objectives import LowWeights, TimeWeights, WithErrors
 from amp_transpiler.systems.choice import Request, choose_policy
 from tests.support import array, assert_valid, parse
 

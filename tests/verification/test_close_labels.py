@@ -5,7 +5,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.precision.limits import Limits
-from amp_transpiler.verification.labels import label_source
+from amp_transpiler.verification.close_labels import label_source
 from amp_transpiler.verification.verify import make_reference
 from tests.support import parse
 

@@ -19,9 +19,9 @@ from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.program.program import Program
 from amp_transpiler.verification.child import Child
 from amp_transpiler.verification.kept_values import KeptValue
-from amp_transpiler.verification.pieces import Piece, cut_out, pieces
+from amp_transpiler.verification.local_errors import Backward, Weigher
+from amp_transpiler.verification.partition import Piece, cut_out, pieces
 from amp_transpiler.verification.remote import RemoteSession, open_plain
-from amp_transpiler.verification.weigher import Backward, Weigher
 
 __all__ = ["Contributions", "Draw", "Sweep", "open_sweep"]
 

@@ -6,8 +6,8 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.precision.fused_patterns import PATTERNS, matches
 from amp_transpiler.precision.numerics import in_order
-from amp_transpiler.precision.patterns import PATTERNS, matches
 from tests import support
 from tests.fusions import FUSIONS, model
 

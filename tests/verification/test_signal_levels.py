@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.verification import gains
+from amp_transpiler.verification import signal_levels
 from amp_transpiler.verification.device_draws import DeviceRuns
-from amp_transpiler.verification.gains import scaled_inputs
+from amp_transpiler.verification.signal_levels import scaled_inputs
 from tests.support import array, parse
 
 SOUND = array(1, 2048, seed=4, scale=0.3)
@@ -49,7 +49,7 @@ def test_what_is_a_signal_or_a_picture(declared, value, expected):
 )
 def test_values_stay_in_their_type(dtype, factor, expected):
     given = np.array([-30, 100, 200]) if dtype != "uint8" else np.array([0, 100, 200])
-    found = gains._times(given.astype(dtype), factor)
+    found = signal_levels._times(given.astype(dtype), factor)
     assert found.dtype == dtype
     assert np.allclose(found, expected)
 

@@ -13,7 +13,7 @@ from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import reads_of
 from amp_transpiler.program.program import Program
-from amp_transpiler.verification.settled_sample import drop_unread
+from amp_transpiler.verification.fixed_sample import drop_unread
 
 __all__ = ["Piece", "cut_out", "pieces", "result_bytes"]
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from amp_transpiler.verification.dial import Trial, turn
+from amp_transpiler.verification.bound_search import Trial, turn
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler.verification import spilled
-from amp_transpiler.verification.spilled import Spill
+from amp_transpiler.verification import disk_arrays
+from amp_transpiler.verification.disk_arrays import Spill
 from tests import support
 from tests.support import array, chain
 
@@ -27,7 +27,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_what_is_mapped_is_equal(name, monkeypatch):
-    monkeypatch.setattr(spilled, "_IN_MEMORY", 0)
+    monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 0)
     found = Spill().kept({"x": ARRAYS[name], "list": [ARRAYS[name], 3]})
     for value in (found["x"], found["list"][0]):
         assert value.dtype == ARRAYS[name].dtype
@@ -35,7 +35,7 @@ def test_what_is_mapped_is_equal(name, monkeypatch):
 
 
 def test_the_first_arrays_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(spilled, "_IN_MEMORY", 100)
+    monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 100)
     spill, first, second = Spill(), np.zeros(20, np.float32), np.ones(20, np.float32)
     assert spill.kept({"x": first})["x"] is first
     assert not spill.kept({"x": second})["x"].flags.writeable
@@ -45,8 +45,8 @@ def test_without_room_for_a_file_it_stays_in_memory(monkeypatch, caplog):
     def full(_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(spilled, "_IN_MEMORY", 0)
-    monkeypatch.setattr(spilled, "_mapped", full)
+    monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 0)
+    monkeypatch.setattr(disk_arrays, "_mapped", full)
     value = array(3)
     assert Spill().kept({"x": value})["x"] is value
     assert "no space left" in caplog.text
@@ -62,7 +62,7 @@ def sample(index: int):
 
 def test_samples_are_read_one_at_a_time_and_compared_in_little_memory(monkeypatch):
     """Twelve times as much is given as may stay in memory, and as much again is computed from it."""
-    monkeypatch.setattr(spilled, "_IN_MEMORY", 1 << 20)
+    monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 1 << 20)
     amp.transpile(
         MODEL, inputs=sample(0), tolerance=1e-5, prefer="size"
     )  # what is imported and started first does not count
@@ -87,7 +87,7 @@ def test_samples_are_read_one_at_a_time_and_compared_in_little_memory(monkeypatc
 
 
 def test_a_metric_gets_all_outputs(monkeypatch):
-    monkeypatch.setattr(spilled, "_IN_MEMORY", 0)
+    monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 0)
     found: list[int] = []
 
     def metric(exact, low):
