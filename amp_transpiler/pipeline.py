@@ -338,7 +338,7 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         needless = None if is_changed or report.fused else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
         return _left_alone(report, given, needless, _place_of_copy(job, destination), clock)
-    is_priced = chosen.target.has_prices and chosen.low is not FLOAT32
+    is_priced = _is_priced(job, chosen)
     basis: Basis | None = None
     prepared = program
     if job.verify:
@@ -355,7 +355,7 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     destination = _place_of_result(job, destination, given, report)
     if is_priced:
         with clock.phase("predict"):
-            predict_times(report, prepared, chosen, ranges)
+            predict_times(report, prepared, chosen, ranges, at_once=job.asked.frontier)
     if basis is not None and basis.evidence is not None:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
@@ -363,6 +363,12 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     as_given = not is_changed and _is_as_given(given, program, conversion, chosen, basis, report)
     _write(program, destination, _basis_of_file(given, program, basis), report, clock, given if as_given else None)
     return _timed(report, clock)
+
+
+def _is_priced(job: Job, policy: Policy) -> bool:
+    """Whether times are predicted. A conversion by rules that is not compared keeps no source for that."""
+    keeps_source = job.verify or policy.objective != "rules" or bool(policy.dims)
+    return keeps_source and policy.target.has_prices and policy.low is not FLOAT32
 
 
 def _is_as_given(

@@ -135,6 +135,7 @@ def _shown(value: object) -> object:
 def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
     """Return what the template shows of a model."""
     rows = f"{anchor}-n"
+    report.priced_decisions()
     links = {row.name: f"{rows}{index}" for index, row in enumerate(report.decisions)}
     names = [(precision, precision_name(precision, report)) for precision in KINDS]
     outputs = outputs_worst_first(report.outputs.values())

@@ -30,8 +30,9 @@ def report_as_dict(report: Report) -> dict[str, Any]:
     Floats that are not finite become the strings `NaN`, `Infinity` and `-Infinity`; pairs (before, after) become
     lists of two.
     """
+    report.priced_decisions()
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    del fields["program"], fields["graphs"], fields["times"]
+    del fields["program"], fields["graphs"], fields["times"], fields["prices"]
     fields["predicted_ms"], fields["pays_from"] = report.predicted_ms, report.pays_from
     fields["predicted_from"], fields["predicted_graph_ms"] = report.predicted_from, report.predicted_graph_ms
     fields["slower"] = report.slower

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -29,16 +29,19 @@ from amp_transpiler.targets.devices import Device
 __all__ = ["add_errors", "predict_times"]
 
 
-def predict_times(report: Report, prepared: Program, policy: Policy, ranges: RangeFaults) -> None:
-    """Predict the time of each node, and have that of one run, in float32 and of the result, predicted when asked for.
+def predict_times(
+    report: Report, prepared: Program, policy: Policy, ranges: RangeFaults, *, at_once: bool = False
+) -> None:
+    """Have the time of each node, and of one run in float32 and of the result, predicted as soon as it is asked for.
 
-    The prediction of a whole run takes longer than a conversion, and few callers read it.
+    A conversion takes less time than its prediction, which few callers read.
 
     Args:
         report: has the result; gets the times.
         prepared: the program before it was converted; it must not change any more.
         policy: how it was decided, with the device, and the sizes of open dimensions.
         ranges: a look-up of constants.
+        at_once: whether rows get their times now.
 
     Raises:
         OptionError: no input has an open dimension of a name that sizes are given for.
@@ -50,7 +53,9 @@ def predict_times(report: Report, prepared: Program, policy: Policy, ranges: Ran
     report.times = functools.partial(_times, report.program.model, prepared.model, policy, lowered)
     if policy.dims:  # one of which may not exist
         report.known_times()
-    _add_prices(report, prepared, policy)
+    report.prices = functools.partial(_with_prices, prepared, policy)
+    if at_once:
+        report.priced_decisions()
 
 
 def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:
@@ -90,17 +95,11 @@ def _times(
     )
 
 
-def _add_prices(report: Report, prepared: Program, policy: Policy) -> None:
-    """Add bytes and predicted times to the rows of a report.
-
-    Args:
-        report: has the rows.
-        prepared: the program before it was converted.
-        policy: has the low format, the device, and the sizes of open dimensions.
-    """
+def _with_prices(prepared: Program, policy: Policy, rows: Sequence[DecisionRow]) -> Iterator[DecisionRow]:
+    """Yield the rows with bytes and predicted times."""
     priced = prices(prepared.model, policy.low, find_device(policy.device), policy.dims)
     nodes = {str(node.name): node for node in all_nodes(prepared.model)}
-    report.decisions = tuple(_priced(row, nodes.get(row.name), priced) for row in report.decisions)
+    return (_priced(row, nodes.get(row.name), priced) for row in rows)
 
 
 def _priced(row: DecisionRow, node: ir.Node | None, priced: Prices) -> DecisionRow:

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.errors import InputError, visible
@@ -188,6 +188,7 @@ class Report:
         casts_at: where the inserted casts are, one row each.
         device: the device that times are predicted for; empty if none are.
         times: predicted times of one run, or what predicts them when they are first asked for.
+        prices: adds bytes, predicted time and its bound to the rows of `decisions`, until `priced_decisions` has asked.
         frontier: what else could have been chosen, from float32 to all low; empty if no other was looked at.
         headroom: how many times the seen range of a node must fit in the low format; None where no range was seen.
         opset: version of ONNX's own operators before and after; 0: the model imports none of them.
@@ -237,6 +238,7 @@ class Report:
     casts_at: tuple[CastRow, ...] = ()
     device: str = ""
     times: PredictedTimes | Callable[[], PredictedTimes] = PredictedTimes()
+    prices: Callable[[Sequence[DecisionRow]], Iterable[DecisionRow]] | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     headroom: float | None = None
     opset: tuple[int, int] = (0, 0)
@@ -308,8 +310,15 @@ class Report:
             self.times = self.times()
         return self.times
 
+    def priced_decisions(self) -> tuple[DecisionRow, ...]:
+        """Return `decisions` with bytes, predicted time and its bound, predicted now if they have not been."""
+        if self.prices is not None:
+            self.decisions, self.prices = tuple(self.prices(self.decisions)), None
+        return self.decisions
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Report:
         # Predicted times may be a function of the program, and pictures of it never change.
+        self.priced_decisions()
         shared: dict[str, Any] = {"times": self.known_times(), "graphs": self.graphs}
         names = [field.name for field in dataclasses.fields(self) if field.name not in shared]
         copies: dict[str, Any] = {name: copy.deepcopy(getattr(self, name), memo) for name in names}

@@ -353,8 +353,9 @@ def test_times_by_operator_say_what_bounds_them(case):
     ],
 )
 def test_what_bounds_a_node_follows_from_its_work(model, dims, bound, options):
-    report = amp.transpile(model, verify=False, dims=dims, **options)
-    assert [row.bound for row in report.decisions] == [bound]
+    report = amp.transpile(model, verify=not dims, dims=dims, **options)
+    assert [row.bound for row in report.priced_decisions()] == [bound]
+    assert report.priced_decisions() is report.decisions
     assert "Predicted time by operator" in page([(report, None)])
     assert None not in report.predicted_ms
 
