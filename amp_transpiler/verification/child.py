@@ -130,8 +130,8 @@ class Child:
 
     def unwanted(self) -> list[int]:
         """Return the numbers of kept values that are wanted no more, once each, for the child to drop."""
-        found, self._let_go = self._let_go, []
-        return found
+        numbers, self._let_go = self._let_go, []
+        return numbers
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float) -> Iterator[None]:

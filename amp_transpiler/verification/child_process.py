@@ -84,15 +84,15 @@ class _Ahead:
 
     def take(self) -> ChildProcess | None:
         with self._lock:
-            found, self._waiting = self._waiting, None
-        if found is not None and found.process.poll() is not None:  # it has died: the next one says why
-            found.end()
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting.process.poll() is not None:  # it has died: the next one says why
+            waiting.end()
             return None
-        return found
+        return waiting
 
     def end(self) -> None:
-        if (found := self.take()) is not None:
-            found.end()
+        if (waiting := self.take()) is not None:
+            waiting.end()
 
     def forget(self) -> None:
         if self._waiting is not None:

@@ -185,10 +185,10 @@ def _add_file(digest: Digest, file: pathlib.Path, name: str) -> bool:
 
 def _answer(record: dict[str, Any]) -> Answer:
     evidence = record.pop("evidence")
-    ranges = {name: TensorRange.of_record(found) for name, found in evidence.pop("ranges").items()}
+    ranges = {name: TensorRange.of_record(range_record) for name, range_record in evidence.pop("ranges").items()}
     measured, draws = record.pop("measured"), record.pop("draws")
     record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
-    record["settled"] = {name: Settled(**made) for name, made in record["settled"].items()}
+    record["settled"] = {name: Settled(**fields) for name, fields in record["settled"].items()}
     record["evidence"] = Evidence(ranges=ranges, samples=tuple(evidence.pop("samples")), **evidence)
     record["outputs"] = _rows(record["outputs"])
     return Answer(

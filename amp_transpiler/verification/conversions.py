@@ -166,8 +166,8 @@ class Conversions:
         decisions = conversion.assignment.decisions.values()
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
-        found = self._judged(program, limits, is_float32=is_float32, confirm=confirm, deciding=deciding)
-        judged = found.judged
+        at_gains = self._judged(program, limits, is_float32=is_float32, confirm=confirm, deciding=deciding)
+        judged = at_gains.judged
         return Measured(
             program,
             conversion,
@@ -182,8 +182,8 @@ class Conversions:
             judged.draws,
             judged.confirmed,
             judged.failing_turn,
-            found.worst,
-            found.errors,
+            at_gains.worst,
+            at_gains.errors,
             judged.by_default,
         )
 
@@ -197,8 +197,8 @@ class Conversions:
         if measured.confirmed:
             return measured
         limits, is_float32 = measured.limits, measured.is_float32
-        found = self._judged(measured.program, limits, is_float32=is_float32, confirm=True, certain=True)
-        judged = found.judged
+        at_gains = self._judged(measured.program, limits, is_float32=is_float32, confirm=True, certain=True)
+        judged = at_gains.judged
         return dataclasses.replace(
             measured,
             outputs=judged.outputs,
@@ -208,8 +208,8 @@ class Conversions:
             draws=judged.draws,
             confirmed=True,
             failing_turn=judged.failing_turn,
-            worst=found.worst,
-            gains=found.errors,
+            worst=at_gains.worst,
+            gains=at_gains.errors,
             by_default=judged.by_default,
         )
 
@@ -231,19 +231,19 @@ class Conversions:
             if self.gains is None or is_float32 or not confirm:
                 judge = self.judge(limits, is_float32=is_float32)
                 judged = judge.judged(program, confirm=confirm, certain=certain, deciding=deciding)
-                found = JudgedAtGains(judged, AS_GIVEN, {})
+                at_gains = JudgedAtGains(judged, AS_GIVEN, {})
             else:
-                found = self.gains.judged(
+                at_gains = self.gains.judged(
                     program,
                     lambda at: self.at(at).judge(limits, is_float32=False),
                     binding=not limits.are_none,
                     certain=certain,
                     deciding=deciding,
                 )
-            if self.by_default is None or is_float32 or found.judged.excess > 1.0:
-                return found
+            if self.by_default is None or is_float32 or at_gains.judged.excess > 1.0:
+                return at_gains
             return dataclasses.replace(
-                found, judged=self._in_default_session(self.by_default, program, found.judged, limits)
+                at_gains, judged=self._in_default_session(self.by_default, program, at_gains.judged, limits)
             )
 
     def _in_default_session(self, session: DefaultSession, program: Program, judged: Judged, limits: Limits) -> Judged:
@@ -278,9 +278,9 @@ class Conversions:
         """
         if self.arithmetic is None:
             return 0.0
-        found = self._source_rows(self.judge(self.policy.limits, is_float32=False))
+        source_rows = self._source_rows(self.judge(self.policy.limits, is_float32=False))
         unjudged = self.reference.unjudged()
-        rows = () if found is None else found[0].items()
+        rows = () if source_rows is None else source_rows[0].items()
         return max((error_of(row) for name, row in rows if name not in unjudged), default=0.0)
 
     def _source_rows(self, judge: Judge) -> Compared | None:

@@ -122,13 +122,13 @@ class Judge:
             rows: the outputs of the session, compared.
             outputs: the same as arrays, one dict per sample, for the metric.
         """
-        found = self._judge([(judged.outputs, judged.metric), (rows, self._metric_of(outputs))])
+        combined = self._judge([(judged.outputs, judged.metric), (rows, self._metric_of(outputs))])
         return dataclasses.replace(
             judged,
-            outputs=found.outputs,
-            metric=found.metric,
-            excesses=found.excesses,
-            excess=found.excess,
+            outputs=combined.outputs,
+            metric=combined.metric,
+            excesses=combined.excesses,
+            excess=combined.excess,
             by_default={name: error_of(row) for name, row in rows.items()},
         )
 
@@ -163,17 +163,17 @@ class Judge:
         return (errors, of_source) if all(error <= _OF_SOURCE * least for error, least in pairs) else None
 
     def _plain(self, program: Program) -> Compared:
-        results, keep = self._kept()
+        results, keep = self._result_list()
         rows = self.reference.compare(program, self.limits, keep)
         return rows, self._metric_of(results)
 
     def turn(self, runs: DeviceRuns, turn: int) -> Compared:
         """Return the outputs of a turn, compared with fp32."""
-        results, keep = self._kept()
+        results, keep = self._result_list()
         rows = runs.compared(turn, keep)
         return rows, self._metric_of(results)
 
-    def _kept(self) -> tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None] | None]:
+    def _result_list(self) -> tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None] | None]:
         """Return a list of outputs, and what puts them there; None where no metric reads them."""
         results: list[dict[str, Any]] = []
         if self.metric is None:

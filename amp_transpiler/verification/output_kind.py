@@ -138,10 +138,10 @@ def output_kinds(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, OutputK
     arrays = [value for value in feeds.values() if isinstance(value, np.ndarray)]
     images = tuple(tuple(array.shape) for array in arrays if array.ndim >= _IMAGE)
     known = _Known(images, opset_of(model, ""))
-    found = {value: _from_graph(value, known) for value in model.graph.outputs}
+    kinds = {value: _from_graph(value, known) for value in model.graph.outputs}
     return {
         str(value.name): kind if _is_said(value, kind, known) else NUMBERS
-        for value, kind in found.items()
+        for value, kind in kinds.items()
         if kind is not None
     }
 
@@ -308,8 +308,8 @@ def _reshaped(node: ir.Node, axis: int) -> int | None:
     if after.shape is None:
         return -1
     new = _trimmed(after.shape)
-    kept = new and (new[-1] == old[-1] or not isinstance(new[-1], int))
-    return len(new) - 1 if kept else None
+    is_kept = new and (new[-1] == old[-1] or not isinstance(new[-1], int))
+    return len(new) - 1 if is_kept else None
 
 
 _PASSED |= dict.fromkeys(_ARITHMETIC, _same_axis)

@@ -17,8 +17,8 @@ __all__ = ["differing", "random_upstream"]
 
 def random_upstream(model: ir.Model) -> dict[str, list[ir.Node]]:
     """Return the random operators that each output of the model depends on; outputs without any are left out."""
-    found = {str(output.name): list(dict.fromkeys(_random_above(model, output))) for output in model.graph.outputs}
-    return {name: nodes for name, nodes in found.items() if nodes}
+    upstream = {str(output.name): list(dict.fromkeys(_random_above(model, output))) for output in model.graph.outputs}
+    return {name: nodes for name, nodes in upstream.items() if nodes}
 
 
 def _random_above(model: ir.Model, output: ir.Value) -> Iterator[ir.Node]:
@@ -64,7 +64,7 @@ def _is_same(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(_is_same, first, second))
     if first is None or second is None:
         return first is second
-    one, other = np.asarray(first), np.asarray(second)
-    if one.shape != other.shape or one.dtype != other.dtype:
+    x, y = np.asarray(first), np.asarray(second)
+    if x.shape != y.shape or x.dtype != y.dtype:
         return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124  NaN alone differs from itself
+    return bool(((x == y) | ((x != x) & (y != y))).all())  # noqa: PLR0124  only NaN differs from itself

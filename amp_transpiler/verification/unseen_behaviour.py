@@ -120,9 +120,9 @@ def shows_nothing(row: OutputComparison, value: ir.Value | None, outputs: Sequen
     if row.elements and row.nonfinite_reference > row.elements:
         share = row.nonfinite_reference / (row.nonfinite_reference + row.elements)
         return f"NaN or infinite in {100 * share:.3g}% of fp32's elements"
-    found = [sample.get(row.name) for sample in outputs]
-    arrays = [np.asarray(one) for one in found if isinstance(one, np.ndarray) and "float" in one.dtype.name]
-    if len(arrays) < len(found) or not any(array.size for array in arrays):
+    values = [sample.get(row.name) for sample in outputs]
+    arrays = [np.asarray(entry) for entry in values if isinstance(entry, np.ndarray) and "float" in entry.dtype.name]
+    if len(arrays) < len(values) or not any(array.size for array in arrays):
         return ""
     if not any(array.any() for array in arrays):
         return "zero in all the data"
