@@ -58,5 +58,5 @@ def aimed(policy: Policy, aim: Aim, model: ir.Model) -> Policy:
     """
     if aim != "float32":
         return dataclasses.replace(policy, objective=aim)
-    kept = {str(node.name): Settled("high", _KEPT) for node in all_nodes(model)}
-    return dataclasses.replace(policy, objective="low", settled={**kept, **policy.settled})
+    settled = {str(node.name): Settled("high", _KEPT) for node in all_nodes(model)}
+    return dataclasses.replace(policy, objective="low", settled={**settled, **policy.settled})

@@ -54,21 +54,21 @@ def corrected(
     place = {name: index for index, name in enumerate(names)}
     terms = np.array([predicted[name] for name in names], np.float64)
     rows = []
-    for one in measured:
+    for measurement in measured:
         row = np.zeros(len(names))
-        for name, part in one.parts.items():
+        for name, part in measurement.parts.items():
             if name in place:
                 row[place[name]] = part
-        rows.append((row, one.found))
+        rows.append((row, measurement.found))
     terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _ in rows), default=0.0))
     floor = least * terms
     for _ in range(_ROUNDS):
         off = 0.0
-        for row, found in rows:
+        for row, target in rows:
             total = float(row @ terms)
             if total > 0.0:
-                off = max(off, abs(found - total) / total)
-                terms = np.where(row > 0.0, np.maximum(terms * (found / total), floor), terms)
+                off = max(off, abs(target - total) / total)
+                terms = np.where(row > 0.0, np.maximum(terms * (target / total), floor), terms)
         if off < _AGREE:
             break
     return {**predicted, **dict(zip(names, map(float, terms), strict=True))}

@@ -422,8 +422,8 @@ def _connected(items: Iterable[int], links: Iterable[_Link]) -> dict[int, int]:
 
     for link in links:
         members = [item for item in link.items if item in parent]
-        for one, other in itertools.pairwise(members):
-            parent[root(one)] = root(other)
+        for first, second in itertools.pairwise(members):
+            parent[root(first)] = root(second)
     return {item: root(item) for item in parent}
 
 
@@ -438,7 +438,7 @@ def _weighed(
     low = [sum(map(weights.low, item.nodes)) if item.held is None else math.inf for item in items]
     high = [sum(map(weights.high, item.nodes)) for item in items]
     casts = [(weights.cast_to_low(link.value), weights.cast_to_high(link.value)) for link in links]
-    best = min(_plain_cost(own, is_low, links, casts) for own, is_low in ((low, True), (high, False)))
+    best = min(_plain_cost(costs, is_low, links, casts) for costs, is_low in ((low, True), (high, False)))
     unit = 2.0 ** (math.frexp(best)[1] - _PRECISE) if 0 < best < math.inf else 1.0
     most = 2 << _PRECISE
 
@@ -462,10 +462,10 @@ def _weighed(
 
 
 def _plain_cost(
-    own: Sequence[float], is_low: bool, links: tuple[_Link, ...], casts: Sequence[tuple[float, float]]
+    costs: Sequence[float], is_low: bool, links: tuple[_Link, ...], casts: Sequence[tuple[float, float]]
 ) -> float:
     """Return what it costs to make all items low, or none."""
-    total = sum(own)
+    total = sum(costs)
     for link, (to_low, to_high) in zip(links, casts, strict=True):
         if link.is_open:
             tensor = link.tensor

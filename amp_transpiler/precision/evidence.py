@@ -137,5 +137,5 @@ def near_overflow(
     ranges: Mapping[str, TensorRange], low: LowFormat, headroom: float = HEADROOM
 ) -> list[tuple[str, TensorRange]]:
     """Return the values whose seen range times `headroom` does not fit, the largest first."""
-    found = [(name, seen) for name, seen in ranges.items() if seen.largest * headroom > low.max]
-    return sorted(found, key=lambda item: (-item[1].largest, item[0]))
+    overflowing = [(name, seen) for name, seen in ranges.items() if seen.largest * headroom > low.max]
+    return sorted(overflowing, key=lambda item: (-item[1].largest, item[0]))

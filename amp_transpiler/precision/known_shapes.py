@@ -71,14 +71,14 @@ class KnownShapes:
         declared = _dims(value.shape) if value.shape is not None else ("?",)
         if all(isinstance(dim, int) for dim in declared):
             return declared
-        found = self._main.shape(value)
-        if found is None:
+        dims = self._main.shape(value)
+        if dims is None:
             return self._inferred.get(str(value.name)) if infers else None
-        return tuple(dim or "?" for dim in found)  # nothing is computed where a size is 0: it is another in other runs
+        return tuple(dim or "?" for dim in dims)  # nothing is computed where a size is 0: it is another in other runs
 
     def _value(self, node: ir.Node, index: int) -> ir.Value | None:
-        own = self._nodes.get(str(node.name), node)
-        return own.inputs[index] if index < len(own.inputs) else None
+        counterpart = self._nodes.get(str(node.name), node)
+        return counterpart.inputs[index] if index < len(counterpart.inputs) else None
 
     @functools.cached_property
     def _nodes(self) -> Mapping[str, ir.Node]:

@@ -138,18 +138,18 @@ def checked_headroom(given: float) -> float:
 _EXPECTED = "tolerance is {}: expected a fraction of at least 0 such as 0.01, '1%', or 'logits=1%,boxes=0.5'"
 
 
-def _tolerance(value: float | str, given: Tolerance) -> float:
-    fraction = _fraction(value, given, lambda number: number >= 0.0, _EXPECTED)
+def _tolerance(value: float | str, option: Tolerance) -> float:
+    fraction = _fraction(value, option, lambda number: number >= 0.0, _EXPECTED)
     if isinstance(value, str) and fraction >= 1.0 and not value.strip().endswith("%"):
         meant = value.strip()
         raise OptionError(
-            f"tolerance is {given!r}, where {meant} without a percent sign is {100 * fraction:g}%: write {meant}% for "
+            f"tolerance is {option!r}, where {meant} without a percent sign is {100 * fraction:g}%: write {meant}% for "
             f"{meant} percent, or {100 * fraction:g}% if you mean that"
         )
     return fraction
 
 
-def _fraction(value: Any, given: Any, fits: Callable[[float], bool], expected: str) -> float:
+def _fraction(value: Any, option: Any, fits: Callable[[float], bool], expected: str) -> float:
     """Return a number, or the number that a text is, which may be a percentage."""
     try:
         if isinstance(value, str):
@@ -161,5 +161,5 @@ def _fraction(value: Any, given: Any, fits: Callable[[float], bool], expected: s
     except (TypeError, ValueError):
         number = math.nan
     if not fits(number):
-        raise OptionError(expected.format(repr(given)))
+        raise OptionError(expected.format(repr(option)))
     return number

@@ -64,20 +64,20 @@ def near_zero(
     Returns:
         Node -> the reason.
     """
-    found: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, str] = {}
     steep = [(node, read) for node in nodes if node not in safe and (read := steep_input(node)) is not None]
     if low.name != "float16" or not steep:
-        return found
+        return reasons
     bounds = LowerBounds(nodes)
     for node, read in steep:
         if not is_float32(read) or constant_of(read) is not None:
             continue
         why = _too_small(read, bounds.of(read), ranges.get(str(read.name)), low, headroom, is_count=read in integers)
         if why:
-            found.setdefault(node, f"{node.op_type} is steep near zero: {why}")
+            reasons.setdefault(node, f"{node.op_type} is steep near zero: {why}")
             for maker in _makers(read):
-                found.setdefault(maker, f"{node.op_type} '{node.name}', steep near zero, reads it: {why}")
-    return found
+                reasons.setdefault(maker, f"{node.op_type} '{node.name}', steep near zero, reads it: {why}")
+    return reasons
 
 
 def _too_small(
@@ -179,8 +179,8 @@ def _chosen(node: ir.Node, bounds: LowerBounds) -> float:
 
 
 def _clipped(node: ir.Node, bounds: LowerBounds) -> float:
-    given = bounds.of(node.inputs[1]) if len(node.inputs) > 1 else _UNKNOWN
-    return max(_first(node, bounds), given, node.attributes.get_float("min", _UNKNOWN))
+    bound = bounds.of(node.inputs[1]) if len(node.inputs) > 1 else _UNKNOWN
+    return max(_first(node, bounds), bound, node.attributes.get_float("min", _UNKNOWN))
 
 
 def _product(node: ir.Node, bounds: LowerBounds) -> float:

@@ -64,7 +64,7 @@ def unsafe_nodes(
     from amp_transpiler.precision.size_chains import size_chains
 
     nodes = list(in_order(model.graph))
-    found: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, str] = {}
     rules: tuple[Found, ...] = (
         _amplifiers([node for node in nodes if node not in safe], low),
         _squares(nodes),
@@ -74,8 +74,8 @@ def unsafe_nodes(
     )
     for rule in rules:
         for node, reason in rule:
-            found.setdefault(node, reason)
-    return found
+            reasons.setdefault(node, reason)
+    return reasons
 
 
 def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -120,11 +120,11 @@ def normalisations(nodes: list[ir.Node]) -> list[frozenset[ir.Node]]:
     Args:
         nodes: those of a program, in the order of execution.
     """
-    found: dict[ir.Node, set[ir.Node]] = {}
+    groups: dict[ir.Node, set[ir.Node]] = {}
     for node, _, together in _on_squares(nodes):
-        members = {node}.union(*(found.get(other, {other}) for other in together))
-        found.update(dict.fromkeys(members, members))
-    return list({id(members): frozenset(members) for members in found.values() if len(members) > 1}.values())
+        members = {node}.union(*(groups.get(other, {other}) for other in together))
+        groups.update(dict.fromkeys(members, members))
+    return list({id(members): frozenset(members) for members in groups.values() if len(members) > 1}.values())
 
 
 def _on_squares(nodes: list[ir.Node]) -> Iterator[tuple[ir.Node, str, list[ir.Node]]]:

@@ -50,8 +50,8 @@ def _conv_transpose(node: ir.Node, sizes: Sizes) -> int:
 def _reduced(node: ir.Node, sizes: Sizes) -> int:
     """The dimensions that are reduced, multiplied; all of them where none is named."""
     shape = _shape(node, 0, sizes)
-    given = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-    axes = node.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
+    named = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    axes = node.attributes.get_ints("axes", ()) if named is None else named.reshape(-1).tolist()
     if not axes and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return 0
     return math.prod(shape[axis] for axis in axes) if axes and shape else math.prod(shape)

@@ -79,7 +79,7 @@ class DecisionState:
                 for use in port.uses
                 if use.value is not None and isinstance(use.user, ir.Node) == inward
             ]
-            found: Leaning | None = "high" if "high" in sources else "low" if "low" in sources else None
+            leaning: Leaning | None = "high" if "high" in sources else "low" if "low" in sources else None
             for value in port.definitions:
-                if found is not None and (value.producer() is None) == inward:
-                    self._leaning[value] = found
+                if leaning is not None and (value.producer() is None) == inward:
+                    self._leaning[value] = leaning

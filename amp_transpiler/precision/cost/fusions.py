@@ -195,9 +195,9 @@ class _Planner:
         for form in _ENDS[node.op_type]:
             if not form.makers <= makers or (form.written and not self.written):
                 continue
-            found = match_at(form.term, node, self.kind_of)
-            if found is not None and not any(member in self.fused for member in found):
-                self._join(Fused(form.name, found, node, node))
+            matched = match_at(form.term, node, self.kind_of)
+            if matched is not None and not any(member in self.fused for member in matched):
+                self._join(Fused(form.name, matched, node, node))
                 return
 
     def _take_in(self, node: ir.Node, row: _TakesIn) -> None:

@@ -140,10 +140,10 @@ def _casts_around(node: ir.Node, sizes: Sizes) -> NodeCost:
     what they take.
     """
     read = [value for value in node.inputs if value is not None and constant_of(value) is None]
-    taken, made = (
+    taken, results = (
         sum(sizes.bytes(value) for value in values if sizes.dtype(value) in LOW) for values in (read, node.outputs)
     )
-    return dataclasses.replace(_nothing(node), read=taken + 2 * made, written=2 * taken + made)
+    return dataclasses.replace(_nothing(node), read=taken + 2 * results, written=2 * taken + results)
 
 
 def _repeated(cost: NodeCost, runs: int) -> NodeCost:

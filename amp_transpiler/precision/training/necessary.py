@@ -93,18 +93,18 @@ def _operands(node: ir.Node) -> list[ir.Value]:
 
 
 def _mark(node: ir.Node, operands: Iterable[ir.Value], marks: dict[ir.Value, int]) -> None:
-    found = 0
+    bits = 0
     for value in operands:
-        found |= marks.get(value, 0)
-    if found:
+        bits |= marks.get(value, 0)
+    if bits:
         for output in node.outputs:
-            marks[output] = found
+            marks[output] = bits
 
 
 def _meets(operands: Iterable[ir.Value], below: Collection[ir.Value], sources: Mapping[ir.Value, int]) -> bool:
     """Whether a product has an operand that depends on a reader, and another one that depends on an input."""
-    found = [value in below for value in operands if value in sources]
-    return len(found) > 1 and any(found)
+    is_below = [value in below for value in operands if value in sources]
+    return len(is_below) > 1 and any(is_below)
 
 
 def _reads_as_factor(node: ir.Node, derived: Mapping[ir.Value, int], sources: Mapping[ir.Value, int]) -> bool:
