@@ -78,10 +78,10 @@ def examine(path: pathlib.Path, device: str, ignored: frozenset[str]) -> Iterato
     for rule, look in _LOOKS.items():
         if rule in ignored:
             continue
-        found = _looked(look, rule, model)
-        if found is not None:
-            yield found
-            if found.rule in _STRUCTURE:
+        finding = _looked(look, rule, model)
+        if finding is not None:
+            yield finding
+            if finding.rule in _STRUCTURE:
                 return
 
 
@@ -157,8 +157,8 @@ def _slower(model: _Model) -> str:
     source = source_of(model.path)
     if source is None:
         return ""
-    found = compare_models(source, model.path, device=model.device, run=False)
-    before, after = found.first.milliseconds, found.second.milliseconds
+    difference = compare_models(source, model.path, device=model.device, run=False)
+    before, after = difference.first.milliseconds, difference.second.milliseconds
     if after < _GAIN * before:
         return ""
     return f"predicted {after:.3g} ms on {model.device}, {source.name} {before:.3g} ms"
