@@ -1,4 +1,4 @@
-"""The fp32 program and the emulated low one, run on the same inputs, given or made up."""
+"""Runs the fp32 program and the emulated low one on the same inputs, given or made up, and compares their outputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_FURTHER_RUNS = 3  # of a program with random operators, beside the two in one session and the two in new ones
+_FURTHER_RUNS = 3  # of a program with random operators, after the two in one session and the two in new ones
 _PRACTICALLY_ZERO = 2.0**-14  # float16's smallest normal number
 _COPIES = 5  # opening a session holds weights about twice, for the fp32 and for the emulated program
 
@@ -108,7 +108,7 @@ class Reference:
         Args:
             samples: input name -> array, one dict per sample.
             outputs: output name -> array, one dict per sample.
-            unsteady: outputs that are not judged, beside those that are not anyway -> why.
+            unsteady: further outputs that are not judged -> why.
         """
         unsteady = {**(unsteady or {}), **self.unsteady}
         added = dict(self._added)
@@ -203,7 +203,7 @@ def make_reference(
             is too new.
         inputs: the user's, or None.
         step: the states of a training step, which are made up by their roles.
-        further: how many samples of other numbers and scales are made up beside the first; see `further_samples`.
+        further: how many samples of other numbers and scales are made up after the first; see `further_samples`.
 
     Raises:
         CannotCompare: the program does not run here, or refuses all made-up inputs.
@@ -235,7 +235,7 @@ def make_reference(
 def _run_random(
     opened: AnyProgram, samples: list[dict[str, Any]], random: Mapping[str, list[ir.Node]], repeated: set[str]
 ) -> tuple[list[dict[str, Any]], set[str]]:
-    """Run a program with random operators anew: one with a seed draws the same numbers in every new session.
+    """Run a program with random operators again: one with a seed draws the same numbers in every new session.
 
     Args:
         opened: the program.

@@ -1,4 +1,4 @@
-"""The conversion that pays: what `precision/balance.py` chooses, of conversions that keep the limits."""
+"""Finds the conversion that pays: what `precision/balance.py` chooses among conversions that keep the limits."""
 
 from __future__ import annotations
 

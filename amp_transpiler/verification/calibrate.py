@@ -1,4 +1,4 @@
-"""The ranges of a program's values over many samples, one sample in memory at a time."""
+"""Measures the ranges of a program's values over many samples, with one sample in memory at a time."""
 
 from __future__ import annotations
 

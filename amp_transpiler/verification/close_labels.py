@@ -1,4 +1,4 @@
-"""Labels that fp32 itself decided by a hair's breadth: where such a one differs, nothing is wrong with the result.
+"""Excuses labels that fp32 itself decided by a hair's breadth: where such a label differs, the result is not wrong.
 
 A label is excused if the two scores that it and fp32's label have in fp32 lie closer together than the tolerance of the
 output times the spread (largest minus smallest) of their row, and at most one label of an output in a hundred.

@@ -1,4 +1,4 @@
-"""Whole numbers that floats are rounded to, such as durations: how many inputs like those given would give others.
+"""Estimates how many inputs like those given would change whole numbers that floats are rounded to, such as durations.
 
 All of them may agree on the data, and another input of the same kind ends on the other side of a step. A float that is
 off by e, rounded to whole numbers, becomes another one with the probability e, since where it lies between two steps is
@@ -33,7 +33,7 @@ _ROUNDS = frozenset({"Ceil", "Floor", "Round"})
 # What may stand between such an operator and the cast to integers.
 _PASSED = frozenset("Identity Cast Clip Max Min Reshape Flatten Squeeze Unsqueeze Transpose Slice".split())
 _ERRORS: tuple[type[Exception], ...] = (CannotCompare, *RUN_ERRORS)
-_TOLD = 1e-3  # the least share of like inputs that is told
+_REPORTED = 1e-3  # the least share of like inputs that is reported
 
 
 def close_roundings(prepared: Program, low: Program, reference: Reference) -> Iterator[str]:
@@ -59,7 +59,7 @@ def close_roundings(prepared: Program, low: Program, reference: Reference) -> It
     except _ERRORS as error:
         logger.info("how near to a step rounded numbers lie is not known: %s", error)
         return
-    told: dict[str, list[str]] = {}
+    outputs_of: dict[str, list[str]] = {}
     for output, nodes in roundings.items():
         places = [(reads[str(n.name)], v) for n in nodes if (v := low_reads[str(n.name)]) is not None]
         pairs = [
@@ -71,10 +71,10 @@ def close_roundings(prepared: Program, low: Program, reference: Reference) -> It
             for wanted_values, other in zip(wanted, got, strict=True)
         ]
         share = share_that_differs(pairs)
-        if share >= _TOLD:
+        if share >= _REPORTED:
             words = f"{nodes[0].op_type} '{nodes[0].name}' makes of floats: about {percent(share)} of like inputs"
-            told.setdefault(words, []).append(output)
-    for words, outputs in told.items():
+            outputs_of.setdefault(words, []).append(output)
+    for words, outputs in outputs_of.items():
         many = len(outputs) > 1
         named = f"{'outputs' if many else 'output'} {first_few(quoted(outputs))} {'are' if many else 'is'}"
         yield f"{named} whole numbers that {words} would give others than in fp32"

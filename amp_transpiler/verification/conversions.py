@@ -64,7 +64,7 @@ class Measured:
         excesses: the error of every output over the one that is allowed there.
         excess: the largest of them, and of the metric; at most 1 if every limit is kept.
         settled: the decisions that were made before it, by a search.
-        objective: what it aims at beside them; see `Policy`.
+        objective: what it aims at within them; see `Policy`.
         limits: those that it is judged by.
         is_float32: it has no low node, and no low inputs or outputs.
         draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
@@ -260,7 +260,7 @@ class Conversions:
         )
 
     def beside_worst(self, measured: Measured) -> Conversions:
-        """Return the same with the samples at the level where a conversion is beyond the limits beside those given."""
+        """Return the same with further samples: those at the level where a conversion is beyond the limits."""
         if self.gains is None or measured.worst == AS_GIVEN:
             return self
         return self.at(self.reference.beside(self.gains.references()[measured.worst]))
@@ -273,7 +273,7 @@ class Conversions:
     def error_of_source_in_tf32(self) -> float:
         """Return the largest relative error of an output of the source itself with its products in TF32.
 
-        A device computes float32 products so unless a session is told otherwise. 0.0 where no device's arithmetic is
+        A device computes float32 products so unless a session sets it otherwise. 0.0 where no device's arithmetic is
         emulated, where the source has no such products, or where it does not run so.
         """
         if self.arithmetic is None:

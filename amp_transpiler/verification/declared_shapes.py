@@ -1,4 +1,4 @@
-"""Declared shapes of outputs beside those that a run gave."""
+"""Compares the declared shapes of outputs with those that a run gave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["open_contradicted_sizes"]
 
 
 def open_contradicted_sizes(model: ir.Model, reference: Reference) -> tuple[str, ...]:
-    """Leave the sizes of outputs open that are declared otherwise than a run of the source gave them.
+    """Make the sizes of outputs open where a run of the source gave other sizes than the model declares.
 
     A size is contradicted if it is another number, or has the name of a size of an input that is another number.
 

@@ -1,4 +1,4 @@
-"""The written file opened and run on the CPU as users do it: with the options that ONNX Runtime has by default.
+"""Opens and runs the written file on the CPU as users do: with the options that ONNX Runtime has by default.
 
 Emulation judges the numbers, on a graph that ONNX Runtime may not fuse. Users' sessions fuse, and a fusion may have no
 kernel, be wrong, or end the process.

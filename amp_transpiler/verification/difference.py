@@ -1,4 +1,4 @@
-"""Two models compared: precision, size, predicted time, and their outputs on the same inputs."""
+"""Compares two models: precision, size, predicted time, and their outputs on the same inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs have shown, kept in the user's cache, so that a second question about a model needs few runs.
+"""Keeps what runs have shown in the user's cache, so that a second question about a model needs few runs.
 
 A record is named by a digest of all that it depends on: the prepared program with its weights, the samples, the low
 format, the target, and the versions of what ran.

@@ -1,4 +1,4 @@
-"""A conversion whose update is float32 throughout: what the check over steps measures the real one by."""
+"""Converts a training step with an update in float32 throughout: the check over steps measures the real one by it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class SettledProgram:
 
     Attributes:
         program: the program: no If in its main graph, all shapes known.
-        key: what it depends on beside the original: equal keys, equal programs.
+        key: what it depends on besides the original: equal keys, equal programs.
         targets: output -> the float32 values that it is, or comes from: for labels, the scores.
         values: target -> what it is on this sample.
     """
@@ -186,7 +186,10 @@ def _values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def inline_branches(
-    program: Program, feeds: Mapping[str, Any], child: Child | None = None, told: set[tuple[str, bool]] | None = None
+    program: Program,
+    feeds: Mapping[str, Any],
+    child: Child | None = None,
+    branches: set[tuple[str, bool]] | None = None,
 ) -> list[bool]:
     """Put the branch that is taken in the place of every If of the main graph; return which they were.
 
@@ -194,7 +197,7 @@ def inline_branches(
         program: the program; edited.
         feeds: the sample.
         child: where it runs; None for any child.
-        told: gets the name of the first output of each If, with which branch it took.
+        branches: gets the name of the first output of each If, with which branch it took.
 
     Raises:
         RUN_ERRORS: the program does not run.
@@ -214,8 +217,8 @@ def inline_branches(
             tensor = constant_of(condition)
             truth = bool(np.asarray(fetched[str(condition.name)] if tensor is None else tensor.numpy()).reshape(-1)[0])
             taken.append(truth)
-            if told is not None:
-                told.add((str(node.outputs[0].name), truth))
+            if branches is not None:
+                branches.add((str(node.outputs[0].name), truth))
             _take_branch(node, dict(bodies(node))["then_branch" if truth else "else_branch"], program)
     return taken
 

@@ -1,4 +1,4 @@
-"""Inputs that the user gives to compare on, checked against the model. `synthesis.py` makes inputs up."""
+"""Reads inputs that the user gives to compare on, and checks them against the model. `synthesis.py` makes inputs up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One conversion judged: its outputs emulated, rounded once a node and as a device's kernels round, against limits."""
+"""Judges one conversion against limits: its outputs emulated, rounded once a node and as a device's kernels round."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Judge:
     def _shares_of_source(self, tf32: Sequence[Compared]) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return the errors in TF32 of the outputs, and of the source's, if only TF32 is to blame for what is beyond.
 
-        A device computes float32 products in TF32 unless a session is told otherwise. Where that alone takes the source
+        A device computes float32 products in TF32 unless a session sets it otherwise. Where just that takes the source
         itself about as far from fp32, limits are held against runs whose float32 is exact, and both are said.
 
         Returns:

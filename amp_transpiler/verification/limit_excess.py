@@ -1,4 +1,4 @@
-"""How far a result is beyond what is allowed, as one number that a search can follow."""
+"""Says how far a result is beyond what is allowed, as one number that a search can follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The derivative of a piece of a program, and beside it what the rounding of its nodes and values adds."""
+"""Differentiates a piece of a program, and weighs by the derivatives what the rounding of its nodes and values adds."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Backward:
 
 
 class Weigher(Driver):
-    """Appends the backward pass of a piece, and beside it what is weighed by the adjoints.
+    """Appends the backward pass of a piece, and the rounding errors weighed by its adjoints.
 
     Args:
         program: the piece; gets it.
         low: the low format.
         forms: node name -> its low form.
         guarded: whether nothing that is infinite counts where the adjoint is zero. Otherwise it makes sums NaN.
-        read_once: names of the results that one node alone reads, low: their casts are weighed there.
+        read_once: names of the results that only one node reads, low: their casts are weighed there.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Weigher(Driver):
                 self._felt_low[value] = seed
         adjoints = self.run(graph, seeds)
         for node in nodes:
-            if node not in self._visited:  # computed from integers or constants alone
+            if node not in self._visited:  # computed only from integers or constants
                 self._weigh_node(node, [adjoints.get(value) for value in node.outputs], {})
         graph.outputs[:] = [value for square, total, _ in self._terms for value in (square, total)]
         back = {str(value.name): self._output(adjoints[value]) for value in self._entries if value in adjoints}
@@ -298,7 +298,7 @@ class Weigher(Driver):
         """Return adjoints of the node's inputs of one magnitude each, that by which a random change is felt."""
         self._measured[str(node.name)] = str(reason)
         if any(map(is_quantized, node.outputs)):
-            return []  # a scale that extremes alone decide; the numbers are felt through the integers
+            return []  # a scale that only extremes decide; the numbers are felt through the integers
         reads = dict.fromkeys(value for value in (*node.inputs, *captured(node)) if is_float32(value))
         return [(value, self._gain(node, value, grads)) for value in reads if counts(value)]
 

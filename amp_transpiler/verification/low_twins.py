@@ -1,4 +1,4 @@
-"""Low twins: beside a float32 node, what it would compute in lower precision, emulated."""
+"""Adds low twins to a program: for a float32 node, what it would compute in lower precision, emulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and sounds made from random numbers, with the statistics of real ones."""
+"""Makes images and sounds from random numbers, with the statistics of real ones."""
 
 from __future__ import annotations
 

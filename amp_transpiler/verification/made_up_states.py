@@ -1,4 +1,4 @@
-"""Made-up states of a training step, by their roles: what an optimizer starts from, not random numbers."""
+"""Makes up states of a training step by their roles: what an optimizer starts from, not random numbers."""
 
 from __future__ import annotations
 

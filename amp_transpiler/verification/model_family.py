@@ -1,4 +1,4 @@
-"""The family of a transformer, told by its graph: an encoder of text, a decoder, an encoder of images or of sound."""
+"""Recognises the family of a transformer by its graph: an encoder of text, a decoder, an encoder of images or sound."""
 
 from __future__ import annotations
 

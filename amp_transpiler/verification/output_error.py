@@ -1,4 +1,4 @@
-r"""The error of a float output: that of its worst part, since a norm over everything hides what users read.
+r"""Defines the error of a float output: that of its worst part, since a norm over everything hides what users read.
 
 For an output x in fp32 and y in the result, the error of a part P, a set of elements, is
 
@@ -14,8 +14,8 @@ and the error of the output is the largest of those of
   of nearly one magnitude, `_LEAST_EXTREME` or more, and `_GAP` times as large as all others. The probabilities near one
   of a sure classifier are no such value.
 
-Class scores beside boxes in pixels, a quiet recording beside a loud one, and logits beside their masks are so small
-that a norm over both is that of their neighbours alone: all scores of a detector may become zero at 0.0007 %.
+Class scores next to boxes in pixels, a quiet recording next to a loud one, and logits next to their masks are so small
+that a norm over both is only that of their neighbours: all scores of a detector may become zero at 0.0007 %.
 
 A part is judged by itself where that is fair:
 
@@ -246,7 +246,7 @@ def _sums(reference: np.ndarray, result: np.ndarray, axis: int | None, below: fl
     Args:
         reference: in fp32.
         result: of the same shape.
-        axis: whose slices are told apart.
+        axis: whose slices are summed separately.
         below: only magnitudes below this count; None: all that are finite.
     """
     size = 1 if axis is None else reference.shape[axis]

@@ -1,7 +1,7 @@
-"""The meaning of an output's numbers: scores of classes, a mask, a map of labels, or just numbers.
+"""Finds out what an output's numbers mean: scores of classes, a mask, a map of labels, or just numbers.
 
 Where an output comes from decides: `_RULES`, a row a group of operators, found by walking up from the graph output
-through operators that only move, recast, shift or scale (`_PASSED`). Where an operator alone does not tell (a product
+through operators that only move, recast, shift or scale (`_PASSED`). Where an operator does not decide it (a product
 makes logits and features, a convolution maps of classes and pictures, a Sigmoid masks, gates and depths), the row asks
 for a word: the output's name says so, or the graph ranks its numbers by Softmax or ArgMax. Nothing is guessed by shape;
 but the shape has a say in any case: a single class is none, one pixel no map.
@@ -36,7 +36,7 @@ class OutputKind:
     """How the numbers of an output are to be read.
 
     Attributes:
-        reading: `numbers`: no class and no mask can be told; `scores`: each row along `axis` has a score for every
+        reading: `numbers`: no class and no mask is known; `scores`: each row along `axis` has a score for every
             class; `class map`: the same for every pixel; `mask`: truth values, or shares that are true from 0.5 on;
             `label map`: a label for every pixel; `boxes`: the first four places along `axis` are a box; `embeddings`:
             each row is a vector (`placed_kinds.py` for both).
@@ -80,7 +80,7 @@ class _Rule:
         reason: why.
         axis: that of the classes.
         fewest: how many classes there must be.
-        asks: the operators alone do not tell: one of these words must be in the output's name, or, for scores and maps
+        asks: the operators do not decide: one of these words must be in the output's name, or, for scores and maps
             of them, the graph must rank them.
     """
 

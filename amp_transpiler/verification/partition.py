@@ -1,4 +1,4 @@
-"""A large program in pieces that run one after the other, so that the values of one piece at a time are in memory."""
+"""Cuts a large program into pieces that run one after the other, so that only one piece's values are in memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _bytes(value: ir.Value) -> float:
 
 
 def cut_out(program: Program, piece: Piece, outputs: Collection[str]) -> Program:
-    """Return a copy of a program that holds the nodes of one piece alone; what it reads from before is its input."""
+    """Return a copy of a program that holds only the nodes of one piece; what it reads from before is its input."""
     copy = program.clone()
     copy.source = None
     graph = copy.model.graph

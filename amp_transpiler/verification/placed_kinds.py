@@ -1,4 +1,4 @@
-"""Outputs that are places: boxes of detectors, and embeddings, which are compared by who lies next to whom.
+"""Recognises outputs that are places: boxes of detectors, and embeddings, which are compared by who lies next to whom.
 
 Boxes are recognised by what reads them (NonMaxSuppression, RoiAlign), by the head of a detector (four coordinates
 joined to scores that end in a Sigmoid), or by their name; embeddings by their name, or by rows that all have the length
@@ -96,7 +96,7 @@ def _detector_head(value: ir.Value) -> OutputKind | None:
 
 
 def _origin(value: ir.Value) -> ir.Value:
-    """Return the value that recasts alone lie before."""
+    """Return the value that a value is a recast of; itself if it is none."""
     while (node := value.producer()) is not None and node.op_type in _KEPT and node.inputs[0] is not None:
         value = node.inputs[0]
     return value

@@ -1,4 +1,4 @@
-"""Outputs that differ from one run of the fp32 program to the next: no comparison says anything about them."""
+"""Finds outputs that differ from one run of the fp32 program to the next: no comparison says anything about them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _with_inner(model: ir.Model, node: ir.Node) -> Iterator[ir.Node]:
 def _is_random(node: ir.Node) -> bool:
     if not is_standard(node) or node.op_type not in RANDOM:
         return False
-    # Dropout draws in training mode alone, which its third input asks for.
+    # Dropout draws only in training mode, which its third input asks for.
     return node.op_type != "Dropout" or (len(node.inputs) > 2 and node.inputs[2] is not None)
 
 

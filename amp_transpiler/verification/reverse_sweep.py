@@ -1,4 +1,4 @@
-"""The reverse sweep: pieces of a program, differentiated one after the other from the last to the first."""
+"""Sweeps back through a program: its pieces are differentiated one after the other, from the last to the first."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def open_sweep(
 
 
 def _read_once(program: Program, forms: Mapping[str, LowForm], targets: Collection[str]) -> Iterator[str]:
-    """Yield the names of the results that one node alone reads, in a place that can be low."""
+    """Yield the names of the results that only one node reads, in a place that can be low."""
     for node in program.model.graph:
         for value in node.outputs:
             uses = list(value.uses())

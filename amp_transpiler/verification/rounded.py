@@ -1,4 +1,4 @@
-"""Small integers that floats were rounded to, such as the pixels of a picture: compared as numbers, not one by one.
+"""Compares small integers that floats were rounded to, such as the pixels of a picture, as numbers, not one by one.
 
 A pixel near the middle between two steps may round to the other one, which is an error of one step of 255. So the error
 of such an output is that of its numbers, over their norm, and the tolerance holds for it. Labels and truth values are

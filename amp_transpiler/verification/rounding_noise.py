@@ -1,4 +1,6 @@
-"""Values that rounding decides: they are another if numbers change in their last places, and so say nothing.
+"""Finds values that only rounding decides: they change if the inputs change in their last digits.
+
+A comparison of such a value says nothing about a conversion.
 
 The gradient of a bias before a normalisation is zero but for rounding, for example, and so is that of a key's bias in
 attention; an optimizer such as Adam makes full steps of it.
@@ -68,7 +70,7 @@ def _formats(model: ir.Model) -> Iterator[ir.DataType | None]:
 
 
 def changed_much(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], much: float) -> list[str]:
-    """Return the names of floating-point outputs of which more than the share `much` is another, over all samples."""
+    """Return the names of floating-point outputs that changed by more than the share `much` of their norm."""
     changed = []
     for name, first in before[0].items():
         if isinstance(first, np.ndarray) and first.dtype.kind in "fV":

@@ -1,8 +1,8 @@
-"""The best conversion that keeps the limits: one that is not good enough is turned towards float32, by what data say.
+"""Searches for the cheapest conversion that keeps the limits; runs on data say which nodes must be float32 for that.
 
 The evidence of runs predicts what each node adds to the error; `precision/frontier.py` gives the cheapest choice for
 every bound on that, and `bound_search.py` measures a few of them, emulated, until one keeps the limits. Float32
-throughout is the last of them, so that what is reachable is never refused.
+throughout is the last candidate, so the search refuses no bound that float32 keeps.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ __all__ = ["Found", "best_conversion", "worst_error"]
 
 logger = logging.getLogger(__name__)
 
-_FAILURES = 2  # on the dial, after a choice that holds
-_FURTHER = 4  # runs beside the dial
-_WORTH = 0.005  # of all costs: a smaller gain is not worth a run
-_WORTH_FILLING = 0.001  # likewise, for a few nodes more
-_LIKELY = 0.95  # of the error that is allowed: where most choices that are worth a run lie
-_UNLIKELY = 0.1  # to keep the limits
-_WORLDS = 32  # ways in which errors may differ from what is predicted
-_GUESSES = 12  # of these, whose best choices are looked at
-_FEW_GUESSES = 4  # likewise, where many choices are looked at anyway
-_NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
-_LEAST_PART = 2.0**-10  # of what nodes are blamed for: less decides about no further node
-_BARELY = 0.5  # of the error that is allowed
-_LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
-_FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
-_NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
+_FAILURES = 2  # the search for the bound stops after so many failing runs, once a choice holds
+_FURTHER = 4  # the most runs that go to promising choices off the hull, right after the search for the bound
+_WORTH = 0.005  # the least gain that is worth a run, as a share of all costs
+_WORTH_FILLING = 0.001  # likewise, where a run only adds a few low nodes to the best choice
+_LIKELY = 0.95  # the share of the allowed error at which promising choices are looked for
+_UNLIKELY = 0.1  # a choice is not run if it keeps the limits with at most this chance
+_WORLDS = 32  # how many sets of errors are drawn, each in agreement with the measurements; chances are shares of these
+_GUESSES = 12  # for so many of these sets, the cheapest choice that holds under it becomes a candidate
+_FEW_GUESSES = 4  # likewise, where many candidates are there already
+_NEARLY, _LITTLE = 0.8, 0.1  # the first and the least share of the room below a limit that low nodes may fill
+_LEAST_PART = 2.0**-10  # the least share of the blamed error that is asked for: less adds no further node
+_BARELY = 0.5  # below this share of the allowed error, nodes are probably blamed for more than they add
+_LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: new nodes may be predicted better
+_FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
+_NEAR = 1.5  # up to this multiple of the allowed error, the neighbours of a choice are candidates: one may hold
 _SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
-_CONFIRMATIONS = 4  # of choices that hold in one draw, by all draws
-_AGAIN = 8  # runs for another choice, where the best one fails in another draw
-_EVERY = 200  # choices, of which all are looked at
+_CONFIRMATIONS = 4  # how many choices that hold in one draw are judged by all draws
+_AGAIN = 8  # the most runs for another choice, where the best one fails in another draw
+_EVERY = 200  # if there are at most so many worthwhile choices, all are candidates
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
@@ -283,7 +283,7 @@ class _Search:
         return self._conversions.confirmed(self._another(point, confirmed))
 
     def _another(self, point: Point, confirmed: Measured) -> Measured:
-        """Find a choice that keeps the limits in all draws, in the place of one that does not."""
+        """Find a choice that keeps the limits in all draws, to replace one that does not."""
         conditioned = self._before_amplifier(point, confirmed)
         if conditioned is not None and conditioned not in self._excesses:
             self._run(conditioned)
@@ -399,7 +399,7 @@ class _Search:
         return runs
 
     def _bisect_kinds(self, runs: int) -> int:
-        """Make one kind of operator float32 after the other, that with the largest error alone first.
+        """Make one kind of operator float32 after the other, first the kind that has the largest error by itself.
 
         Errors of an output with few elements cancel by chance. No prediction tells where, yet a few trials may.
 
@@ -450,7 +450,7 @@ class _Search:
         """Return the choice from which most is to be expected: what it gains, times the chance that it holds.
 
         Args:
-            beside: choices that are looked at, too.
+            beside: further choices to look at.
             guesses: ways in which errors may differ, whose best choices are looked at.
             unlikely: a chance that is not worth a run.
         """
@@ -484,14 +484,15 @@ class _Search:
         for point in frontier.curve(chosen_low):
             is_chosen = point.low == chosen_low
             program, conversion = (best.program, best.conversion) if is_chosen else self._carried_out(point)
-            error = self._errors.get(point)
+            measured = self._errors.get(point)
+            error = point.error if measured is None else measured
             points.append(
                 FrontierPoint(
-                    error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
+                    error=worst_error(best.outputs) if is_chosen else error,
                     milliseconds=_milliseconds(program, self._policy) if self._policy.target.has_prices else None,
                     low_share=_low_share(conversion.assignment),
                     casts=conversion.casts,
-                    measured=is_chosen or error is not None,
+                    measured=is_chosen or measured is not None,
                     chosen=is_chosen,
                 )
             )

@@ -1,10 +1,10 @@
-"""How much the rounding of each node and each value adds to a program's outputs, from reverse sweeps on data.
+"""Estimates how much the rounding of each node and value adds to a program's outputs, by reverse sweeps on data.
 
 For the error e of a result, made by rounding, and the adjoint a of that result, an output changes by the sum over
 elements of a * e. Where the signs of rounding errors are as good as random, the square of that is the sum of (a * e)^2.
 The adjoint is that of random signs over the output's norm, averaged over a few draws: so the sum is the square of the
 share of the output's norm that the rounding adds. The contributions of different nodes add up as squares. Where slices
-of an output are of uneven size (class scores beside boxes), each is weighed over its own norm, as errors are judged.
+of an output are of uneven size (class scores next to boxes), each is weighed over its own norm, as errors are judged.
 
 A node's own error is that of its twin in lower precision on inputs that are low already; the rounding of an input is
 that of its cast. Where an operator has no gradient rule its gain is measured: its input changes a little, at random.
@@ -186,9 +186,12 @@ def measure_sensitivity(
                 sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit, child, beyond))
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
-            size = 0.0 if draws is not None else result_bytes(settled.program)
-            few = size > _LARGE
-            count = (math.ceil(_FEW_DRAWS / len(samples)) if few else _DRAWS) if draws is None else draws
+            if draws is None:
+                size = result_bytes(settled.program)
+                few = size > _LARGE
+                count = math.ceil(_FEW_DRAWS / len(samples)) if few else _DRAWS
+            else:
+                size, few, count = 0.0, False, draws
             swept = _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, count)
             exact += swept
             if swept and size > PIECE and exact + swept > _DRAWS:

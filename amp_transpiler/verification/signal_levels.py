@@ -1,4 +1,4 @@
-"""Signals and pictures that are quieter or louder than those that the user gave.
+"""Judges a conversion on signals and pictures that are quieter or louder than those that the user gave.
 
 A recording that was verified says little about the same one at a tenth of its level: what is near zero then loses
 digits in a low format, or becomes zero. So given signals and pictures run at other levels, too, each once, rounded once
@@ -85,7 +85,7 @@ class Gains:
         Args:
             program: the program; not changed.
             judge_of: returns what judges it against a reference.
-            binding: whether limits are held at other levels, too; otherwise these are told, and the judgement is that
+            binding: whether limits are held at other levels, too; otherwise these are noted, and the judgement is that
                 of the samples as given.
             certain: all draws run even if the limits are not kept.
             deciding: the turn of draws that runs first.

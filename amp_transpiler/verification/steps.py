@@ -1,4 +1,4 @@
-"""The check of a training step over several steps: a wrong update is small in one step, and all that is learnt in many.
+"""Checks a training step over several steps: a wrong update is small in one step, and all that is learnt in many.
 
 The fp32 program and the emulated converted one each start from the same states, take the same samples, and read in each
 step the states that they made in the one before. A state's way is its change since the start.
@@ -172,8 +172,12 @@ def _way(state: State, wanted: np.ndarray, got: np.ndarray, size: float) -> Stat
     way, low_way = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
     difference = float(np.linalg.norm(got - wanted))
     still = way <= _STILL * size and low_way <= 2 * _STILL * size
-    relative = 0.0 if difference == 0.0 or still else difference / way if way else math.inf
-    relative = relative if math.isfinite(low_way) else math.inf
+    if not math.isfinite(low_way):
+        relative = math.inf
+    elif difference == 0.0 or still:
+        relative = 0.0
+    else:
+        relative = difference / way if way else math.inf
     return StateWay(name=state.input, role=state.role, way=way, low_way=low_way, relative=relative, allowed=ALLOWED)
 
 

@@ -84,7 +84,7 @@ def load_metric(given: str | MetricFunction | None, bound: float | None) -> Metr
 
 
 def _module(path: pathlib.Path) -> ModuleType:
-    """Run a file as a module of its own; what lies beside it can be imported."""
+    """Run a file as a module of its own; it can import what lies in the same folder."""
     if not path.is_file():
         raise InputError(f"metric: there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"amp_transpiler_metric_{path.stem}", path)

@@ -22,7 +22,7 @@ __all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "outputs_le
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
 _LIKE = 0.99  # likewise, a cosine below this
 _MOST_NAMED = 5
-_LOST = 0.1  # of an output's spread: what it tells beside its mean is lost
+_LOST = 0.1  # an error of this share of an output's spread hides all but its mean
 _FAR_FROM_ZERO = 10.0  # times the error of the whole: the mean hides it
 
 

@@ -1,4 +1,4 @@
-"""Verification: the source is valid, the result is accurate (searched for, if need be), and the file loads."""
+"""Verifies a conversion: the source is valid, the result is accurate (searched for, if need be), and the file loads."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def check_source(source: Program, program: Program, phase: Phase) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Questions:
-    """The user's questions about accuracy, beside the limits.
+    """The user's questions about accuracy, apart from the limits.
 
     Attributes:
         inputs: data to compare on; None for made-up inputs.
@@ -247,7 +247,7 @@ def _compared_steps(
     report: Report,
     phase: Phase,
 ) -> str:
-    """Run a training step that was converted beside fp32, step by step; return what is wrong, empty if nothing is."""
+    """Run a converted training step and the fp32 one, step by step; return what is wrong, empty if nothing is."""
     step = best.program.step
     if step is None or not step.parameters or policy.low is FLOAT32:
         return ""
@@ -295,7 +295,7 @@ def _gains(prepared: Program, policy: Policy, asked: Questions, reference: Refer
 
 
 def _further_samples(prepared: Program) -> int:
-    """Return how many samples are made up beside the first to hold the user's limits on.
+    """Return how many samples are made up after the first one to hold the user's limits on.
 
     Where the results of a run take long to compute and compare, an error is an average over so many elements that one
     sample more is enough.

@@ -182,7 +182,7 @@ class _Sessions:
         options = FusionOptions(model_type)
         options.attention_mask_format = AttentionMaskFormat.AttentionMask
         for name in ("enable_nhwc_conv", "enable_group_norm", "enable_skip_group_norm", "enable_bias_splitgelu"):
-            setattr(options, name, False)  # for one provider alone, so that nothing could be compared
+            setattr(options, name, False)  # for one provider only, so that nothing could be compared
         optimized = optimize_model(
             source, model_type=model_type, num_heads=heads, hidden_size=width, optimization_options=options, opt_level=0
         )
