@@ -1,4 +1,4 @@
-"""From a typed program and a policy to a precision for every node. Nothing is edited."""
+"""Decides a precision for every node of a typed program under a policy. Nothing is edited."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
 def _stays_whole(nodes: Collection[ir.Node], decisions: Mapping[ir.Node, Decision]) -> bool:
     """Whether ONNX Runtime makes one operator of some nodes though some of them must be float32.
 
-    It looks past casts in what computes in float32 inside, as a normalisation does, not beside a matrix product.
+    It looks past casts in what computes in float32 inside, as a normalisation does, not next to a matrix product.
     """
     return all(decisions[node].form is not None for node in nodes) or not any(
         operator_name(node) in COMPUTE for node in nodes
@@ -287,7 +287,7 @@ class _Assigner:
         return shown_safe(node, ranges, policy.low, policy.headroom, counts=counts, degrees=powers)
 
     def _positions(self) -> dict[ir.Node, str]:
-        """Find what is computed from integers alone with a node that has no low form, such as a Range.
+        """Find what is computed only from integers with a node that has no low form, such as a Range.
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
         """

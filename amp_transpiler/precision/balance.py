@@ -1,4 +1,4 @@
-"""The default aim of level auto: 16 bits, unless they cost time.
+"""Chooses by the default aim of level auto: 16 bits, unless they cost time.
 
 Of all conversions that keep the limits, float32 among them, it is the smallest one whose predicted time is at most a
 tenth above the fastest one's.

@@ -1,4 +1,4 @@
-"""The cheapest assignment: what the rules leave open is decided by an exact minimum cut."""
+"""Finds the cheapest assignment: an exact minimum cut decides what the rules leave open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The low form of a node: the inputs and outputs that become low, by its schema and the target's kernels.
+"""Finds the low form of a node: the inputs and outputs that become low, by its schema and the target's kernels.
 
 The other float32 slots stay float32: Resize's scales, for example, or LayerNormalization's Mean and InvStdDev.
 """

@@ -1,4 +1,4 @@
-"""Predicted errors, corrected by what was measured of whole choices.
+"""Corrects predicted errors by what was measured of whole choices.
 
 A prediction is a sum of terms: what each low node adds, and each cast. A measured choice says what its terms add up to
 in truth. Iterative proportional fitting gives the terms nearest to those predicted that agree with all measured
@@ -22,7 +22,7 @@ Term: TypeAlias = tuple[str, str]
 
 _ROUNDS = 40  # measured choices may contradict each other: where errors cancel, less is low with more error
 _AGREE = 1e-3  # of a sum: terms that differ from all that was found by less agree with it
-_UNFORESEEN = 1e-4  # what the terms of a choice add beside what is predicted, so that any of them can be blamed
+_UNFORESEEN = 1e-4  # what the terms of a choice add besides what is predicted, so that any of them can be blamed
 LEAST = 1 / 16
 """Of a predicted term, what it keeps where measured choices contradict each other."""
 

@@ -1,8 +1,8 @@
-"""From a program to the numbers of a minimum cut, and from its answer back to nodes and values.
+"""Turns a program into the numbers of a minimum cut, and its answer back into nodes and values.
 
 An item is what has one precision: a node that may be either, the nodes of one operator that is written out as several,
 or a port through which control flow passes values on. A value is a tensor between items. Casts that the source has
-itself are told apart from those that would be inserted:
+itself are kept apart from those that would be inserted:
 
 - a cast from float32 to float32 is no more than its input, and the second of two equal ones no more than the first;
 - one to the low format is a reader that wants it low, whose cast is shared with others;
@@ -170,7 +170,7 @@ class Choices:
 
         Args:
             weights: what nodes and casts cost.
-            reads: returns what it costs, beside the cast, that nodes read a float32 value low.
+            reads: returns what it costs, besides the cast, that nodes read a float32 value low.
         """
         return _weighed(self._items, self._links, weights, reads)
 
@@ -343,7 +343,9 @@ class _Reading:
             return (value.name in self._low_io and _is_input(value),)
         if (cast := _source_cast(value)) is not None and cast.inputs[0] is not None:
             before = cast.inputs[0].dtype
-            return (True,) if before == self._low.dtype else (True, False) if before in _COMPOSED else (False,)
+            if before == self._low.dtype:
+                return (True,)
+            return (True, False) if before in _COMPOSED else (False,)
         decision = self._fixed.get(node)
         if decision is None:
             return (False,)

@@ -1,4 +1,4 @@
-"""The curve of best choices between error and cost: one dial, from no limit to no error.
+"""Finds the best choices between error and cost, from no limit to no error: for every bound on the error the cheapest.
 
 Each point is an exact minimum cut, where an error has a price: Lagrange's multiplier of the bound on the sum of squared
 errors. The higher the price, the fewer nodes are low that the outputs feel. Multipliers give the curve's convex hull;
@@ -27,18 +27,18 @@ from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
 
 __all__ = ["Frontier", "Point"]
 
-_STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
-_LOOKS = range(6, _STEPS, 2)  # steps at which is asked whether choices turn at one place alone of what is left
-_SAME = 1e-9  # of a cost: choices that differ by less turn at one place
-_BRANCHES = 40  # cuts that are tried around a neighbour of the hull
-_WORK = 12_000  # items that they may have together, so that large programs are not searched for long
-_LEAST = 1e-9  # of what a node is worth, to divide by
-_LEAST_WEIGHT = 1e-3  # of an output
-_REWEIGHTED = 2  # times that a limit is asked for, with less weight for outputs that have room
-_BESIDE = 16  # nodes of a choice that are tried in float32, and as many others that are tried low
-_PRICES = (1 / 2, 8.0)  # of the error that is allowed, as shares of all costs
-_HOLDS = 6  # times that regions which do not fit beside a choice are held in float32
-_FEW = 4096  # numbers of a constant that is looked at
+_STEPS = 24  # of a bisection for a multiplier: enough to separate a millionth of its logarithm
+_LOOKS = range(6, _STEPS, 2)  # at these steps the bisection checks whether the choice still changes at several places
+_SAME = 1e-9  # as a share of a cost: choices that differ by less change at one place
+_BRANCHES = 40  # the most cuts that are tried around a neighbour of the hull
+_WORK = 12_000  # the most items that these cuts have together, so that large programs are not searched for long
+_LEAST = 1e-9  # the least worth of a node, to divide by
+_LEAST_WEIGHT = 1e-3  # the least weight of an output
+_REWEIGHTED = 2  # how often a limit is asked for again, with less weight for outputs that have room
+_BESIDE = 16  # so many nodes of a choice are tried in float32, and as many others are tried low
+_PRICES = (1 / 2, 8.0)  # prices of the error that is allowed, as shares of all costs
+_HOLDS = 6  # how often regions that do not fit next to a choice are held in float32
+_FEW = 4096  # a constant is looked at if it has at most so many numbers
 _FORMATS = (np.float16, ml_dtypes.bfloat16)
 _RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
 
@@ -70,7 +70,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Neighbour:
-    """A choice on the hull, or just beside it.
+    """A choice on the hull, or just off it.
 
     Attributes:
         point: the choice; it keeps a limit.
@@ -154,7 +154,7 @@ class Frontier:
     def widened(self, point: Point, rooms: Mapping[str, float]) -> Point:
         """Return the cheapest choice that is found which has all low nodes of another one, and little more error.
 
-        Multipliers see no more than the hull of all choices. A choice is often beside it, with room for some nodes
+        Multipliers see no more than the hull of all choices. A choice is often off it, with room for some nodes
         more. Around each of them the cut decides, so that none costs more casts than it saves.
 
         Args:
@@ -181,7 +181,7 @@ class Frontier:
         return best
 
     def beside(self, point: Point) -> list[Point]:
-        """Return choices beside another one: with one node less that is low, or one more, and what is best around it.
+        """Return the neighbours of a choice: with one low node less, or one more, and what is best around it.
 
         Of what is low without a node, only the best part stays low. With a node more, others join it that save casts
         and add little error. In a large program not every node is tried.
@@ -349,7 +349,7 @@ class Frontier:
         return _Turn(key[0], self._known[keys[0]], self._known[keys[1]])
 
     def _beside(self, turn: _Turn | None, multiplier: float, weights: _OutputWeights) -> Point:
-        """Return the cheapest choice at a price of errors, where choices may turn at one place alone."""
+        """Return the cheapest choice at a price of errors, where choices may change at only one place."""
         if turn is not None:
             none: frozenset[str] = frozenset()
             best = turn.before if multiplier < turn.at else turn.after
@@ -385,7 +385,7 @@ class Frontier:
         return filled if self.predicted(filled) <= limit else at.point
 
     def _branched(self, at: _Neighbour, limit: float) -> Point:
-        """Return the best choice beside the hull that is found by holding single nodes in one precision.
+        """Return the best choice off the hull that is found by holding single nodes in one precision.
 
         Each is again a cut, with what is best around the node that is held.
 

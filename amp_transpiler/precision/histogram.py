@@ -1,4 +1,4 @@
-"""How many numbers are of which magnitude: counts by powers of two, two powers together."""
+"""Counts how many numbers are of which magnitude: by powers of two, two powers together."""
 
 from __future__ import annotations
 

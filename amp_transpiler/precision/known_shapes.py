@@ -1,4 +1,4 @@
-"""The shapes of what nodes read: as far as they are the same in every run, and the sizes to count with."""
+"""Says which shapes nodes read: as far as they are the same in every run, and the sizes to count with."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class KnownShapes:
         if (shared := self._shared(node)) is not None:
             return shared.known(node, index, infers=infers)
         dims = self._symbols(self._value(node, index), infers=infers)
-        return None if dims is None else tuple(dim if isinstance(dim, int) else None for dim in dims)
+        if dims is None:
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in dims)
 
     def counted(self, node: ir.Node, index: int) -> tuple[int, ...] | None:
         """Return the sizes to count with: those of a run with the given or usual sizes of open dimensions."""

@@ -1,4 +1,4 @@
-"""The least predicted time of a run, in which the host asks for kernels ahead of the device that computes them.
+"""Minimises the predicted time of a run, in which the host asks for kernels ahead of the device that computes them.
 
 A kernel begins when it was asked for and the one before it has ended. So the time of a run is the longest of many: for
 each place, the calls of the host up to there and the kernels' seconds from there on. Every one of these is a sum, as a
@@ -79,7 +79,7 @@ class _Run:
     """One run of a program, whatever is chosen.
 
     Attributes:
-        plain: the weights by which every kernel counts alone.
+        plain: the weights by which every kernel counts by itself.
         order: node -> its number in the order of execution.
     """
 

@@ -106,7 +106,12 @@ def parse_tolerance(given: Tolerance) -> tuple[float | None, dict[str, float]]:
         name, equals, text = item.rpartition("=")
         name, value = name.strip(), _tolerance(text, given)
         if (equals and not name) or name in outputs or (not equals and overall is not None):
-            twice = f"{name!r} twice" if name else "no name before '='" if equals else "two tolerances for all outputs"
+            if name:
+                twice = f"{name!r} twice"
+            elif equals:
+                twice = "no name before '='"
+            else:
+                twice = "two tolerances for all outputs"
             raise OptionError(f"tolerance is {given!r}, which has {twice}: expected one for each, as 2%,logits=1%")
         if equals:
             outputs[name] = value

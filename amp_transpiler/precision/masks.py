@@ -62,7 +62,7 @@ def find_masks(
     Args:
         nodes: of a typed program, in the order of execution.
         ranges: the damage that rounding does to constants.
-        from_integers: float values that are computed from integers alone. A product of one and "minus infinity" is a
+        from_integers: float values that are computed only from integers. A product of one and "minus infinity" is a
             mask; that of a feature is not.
         is_fixed: whether a node stays in float32 whatever else is decided: then its mask stays as it is.
     """

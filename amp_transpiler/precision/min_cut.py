@@ -1,4 +1,4 @@
-"""The cheapest choice between two precisions for many items at once: an exact minimum cut. Pure numbers, no ONNX.
+"""Finds the cheapest choice between two precisions for many items at once, by an exact minimum cut. Numbers, no ONNX.
 
 An item is low or high, at a cost each. A tensor between items costs a cast where a reader wants it in the other
 precision: one for each direction, however many readers. As a cut, the source side is low and the sink side is high:

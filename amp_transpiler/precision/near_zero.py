@@ -1,4 +1,4 @@
-"""What is read by operators that are steep near zero: logarithms, quotients, roots.
+"""Finds what operators read that are steep near zero: logarithms, quotients, roots.
 
 They turn the relative error of a small number into an error of their result. A low format keeps relative errors small
 down to its least normal number only; below it digits go, and at last the number itself. So what such an operator reads
@@ -59,7 +59,7 @@ def near_zero(
         ranges: value -> the range that the user's data showed.
         headroom: how many times smaller numbers must fit than the data showed.
         safe: parts of a whole that is safe; what they read is no concern.
-        integers: values that are computed from integers alone, which are no small numbers unless a bound makes them.
+        integers: values that are computed only from integers, which are no small numbers unless a bound makes them.
 
     Returns:
         Node -> the reason.
@@ -119,7 +119,7 @@ def _hands_on(node: ir.Node) -> bool:
 
 
 class LowerBounds:
-    """The least number that each value of a program can be, as far as the graph alone says it.
+    """The least number that each value of a program can be, as far as the graph says it without data.
 
     Args:
         nodes: of a typed program, in the order of execution.

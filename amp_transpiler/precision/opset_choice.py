@@ -1,4 +1,4 @@
-"""The opset that a program is converted at: its own, or a higher one at which more of its nodes can be low.
+"""Chooses the opset that a program is converted at: its own, or a higher one at which more of its nodes can be low.
 
 bfloat16 came to Conv at opset 22, where MaxPool, Dropout and others lose their CUDA kernels (`targets/kernel_table.py`
 says why). So a higher opset is taken only if more computing nodes can be low there, and no node loses its kernel but

@@ -1,4 +1,4 @@
-"""The errors that choices add to each output, as shares of what is allowed there, and as prices of a cut."""
+"""Predicts the errors that choices add to each output, as shares of what is allowed there, and as prices of a cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Islands: groups of connected low nodes between quantized operators, which save less than the casts around them cost.
+"""Finds islands: groups of low nodes between quantized operators, which save less than the casts around them cost.
 
 Two low nodes are connected if one reads low a value that the other computes low. What is no such island is left to the
 objective of a policy.

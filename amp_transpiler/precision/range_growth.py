@@ -1,4 +1,4 @@
-"""How values grow where other inputs are larger, or longer, than those that a range was seen on.
+"""Says how values grow where other inputs are larger, or longer, than those that a range was seen on.
 
 A range that fits a format four times over says: what goes in may become four times as large. So headroom is taken where
 an operator reads: a square becomes sixteen times as large then, and an exponential its fourth power. What is counted or

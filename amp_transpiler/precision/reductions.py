@@ -1,4 +1,4 @@
-"""How many terms an operator sums, or multiplies, into one number of its result."""
+"""Counts the terms that an operator sums, or multiplies, into one number of its result."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def _averaged_whole(node: ir.Node, sizes: Sizes) -> int:
 def _attention(node: ir.Node, sizes: Sizes) -> int:
     """The longer of the two sums: over a query's width, and over the keys."""
     query, key = _shape(node, 0, sizes), _shape(node, 1, sizes)
-    return max(query[-1], key[-2] if len(key) > 2 else query[-2]) if len(query) > 2 else 0
+    if len(query) <= 2:
+        return 0
+    return max(query[-1], key[-2] if len(key) > 2 else query[-2])
 
 
 def _recurrent(node: ir.Node, sizes: Sizes) -> int:

@@ -1,4 +1,4 @@
-"""Constants of one 16-bit format in another: which of them stay exact, and what becomes of the others."""
+"""Casts constants of one 16-bit format to another: which of them stay exact, and what becomes of the others."""
 
 from __future__ import annotations
 

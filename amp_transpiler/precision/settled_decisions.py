@@ -1,4 +1,4 @@
-"""Decisions, each with its reason, that follow from the choice of a search."""
+"""Turns the choice of a search into decisions, each with its reason."""
 
 from __future__ import annotations
 

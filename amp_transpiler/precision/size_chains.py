@@ -1,4 +1,4 @@
-"""Floats that decide sizes: their rounding does not change a number a little, it changes a shape.
+"""Finds floats that decide sizes: their rounding does not change a number a little, it changes a shape.
 
 `Cast(t * 29.999)` counts 29 rows in float32 and 30 in float16. Such a count goes into a Slice, a Tile, or a Resize by
 scales; a Loop ends by a comparison. No tolerance measures that, so what computes it stays float32.

@@ -1,4 +1,4 @@
-"""Thresholds of the user's: nodes stay float32 whose values, constants or sums are too large for their taste."""
+"""Keeps nodes float32 whose values, constants or sums are beyond a threshold that the user set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted time: the price of every kernel, and a host that asks for one after the other."""
+"""Predicts the time of a run: the price of every kernel, and a host that asks for one after the other."""
 
 from __future__ import annotations
 

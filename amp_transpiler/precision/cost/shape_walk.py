@@ -1,4 +1,4 @@
-"""Shapes in numbers, node by node, where ONNX's inference of the whole model gives up."""
+"""Infers shapes in numbers, node by node, where ONNX's inference of the whole model gives up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def _product(node: ir.Node, shapes: Shapes, second: int = 1) -> Shapes:
     a, b = shapes[0], shapes[second]
     if not a or not b:
         return [None]
-    rows = a[-1] if node.attributes.get_int("transA", 0) and len(a) > 1 else a[-2] if len(a) > 1 else 1
+    rows = 1
+    if len(a) > 1:
+        rows = a[-1] if node.attributes.get_int("transA", 0) else a[-2]
     columns = b[-2] if node.attributes.get_int("transB", 0) and len(b) > 1 else b[-1]
     return [(*np.broadcast_shapes(a[:-2], b[:-2]), rows, columns)]
 
@@ -215,7 +217,7 @@ class ShapeWalk:
         self._set(node.outputs[0], content.shape, ir.DataType.from_numpy(content.dtype))
 
     def _infer(self, node: ir.Node) -> None:
-        """Ask ONNX about this node alone, with the numbers of its small inputs."""
+        """Ask ONNX about only this node, with the numbers of its small inputs."""
         op_type = _SAME_AS.get(node.op_type, node.op_type)
         schema = self._schema("" if op_type != node.op_type else node.domain, op_type)
         if schema is None:
@@ -262,7 +264,7 @@ class ShapeWalk:
         if key not in self._schemas:
             try:
                 self._schemas[key] = onnx.defs.get_schema(op_type, opset_of(self._model, key[0]), key[0])
-            except onnx.defs.SchemaError:  # of the runtime alone
+            except onnx.defs.SchemaError:  # an operator that only the runtime knows
                 self._schemas[key] = None
         return self._schemas[key]
 
@@ -282,7 +284,9 @@ class ShapeWalk:
         That one counts as run, and the other is `rare`.
         """
         condition = self._content(node.inputs[0]) if is_standard(node) and node.op_type == "If" else None
-        wanted = None if condition is None else "then_branch" if condition.any() else "else_branch"
+        wanted = None
+        if condition is not None:
+            wanted = "then_branch" if condition.any() else "else_branch"
         for name, graph in bodies(node):
             self._walk(graph, runs if wanted in (None, name) else 0)
         if wanted is None and node.op_type == "If":

@@ -1,4 +1,4 @@
-"""Masters and a loss scale that a training step has already, told by dataflow."""
+"""Recognises by dataflow the masters and the loss scale that a training step has already."""
 
 from __future__ import annotations
 

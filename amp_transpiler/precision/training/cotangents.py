@@ -1,4 +1,4 @@
-"""The backward pass of a training step, found from its gradients upward: where it begins, and that it is linear."""
+"""Finds the backward pass of a training step, from its gradients upward: where it begins, and that it is linear."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class _Search:
         return chosen, first
 
     def _carriers(self, node: ir.Node, row: Linear) -> tuple[int, ...]:
-        """Return the inputs of a linear node through which a gradient comes; none if they cannot be told."""
+        """Return the inputs of a linear node through which a gradient comes; none if they are not known."""
         if row.together:
             return tuple(i for i in row.together if i < len(node.inputs) and not is_zero(node.inputs[i]))
         ranks = sorted(((self._rank(_input(node, i)), i) for i in row.either if i < len(node.inputs)), reverse=True)

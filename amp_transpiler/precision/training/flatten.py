@@ -1,4 +1,4 @@
-"""A copy of a program without control flow, to be looked at.
+"""Copies a program without its control flow, for analyses that only look at it.
 
 Both branches of an If are computed, and one is chosen by Where. Of a Loop and a Scan one turn is computed. Names are
 kept, so what is found in the copy is found in the program.

@@ -1,4 +1,4 @@
-"""The forward pass of a training step: the values that do not depend on where the backward pass begins."""
+"""Finds the forward pass of a training step: the values that do not depend on where the backward pass begins."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def forward_values(graph: ir.Graph, step: TrainingStep) -> set[ir.Value]:
     """Return the values of the forward pass, as far as it is known where it ends.
 
     It goes as far as the operators that read the parameters: of the two factors of a parameter's gradient, one is what
-    such an operator reads beside the parameter, and the other depends on its result. It goes on to every output that
+    such an operator reads besides the parameter, and the other depends on its result. It goes on to every output that
     depends on neither a gradient nor such another factor, as the loss does.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which states of a training step that somebody else wrote become low, where inputs and outputs are asked to."""
+"""Decides which states of a training step from elsewhere become low, where inputs and outputs are asked to."""
 
 from __future__ import annotations
 

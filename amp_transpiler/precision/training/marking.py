@@ -1,4 +1,4 @@
-"""Marking the nodes of an optimizer: everything between the gradients and the new state."""
+"""Marks the nodes of an optimizer: everything between the gradients and the new state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products, forward and backward: which operands are summed over which axes, and where an operand comes from.
+"""Reads products, forward and backward: which operands are summed over which axes, and where an operand comes from.
 
 The gradient of a weight is a product of the other operand of its reader with the gradient of the reader's result. It
 sums over other axes of that operand than the reader does, which tells it from the reader used a second time.

@@ -1,4 +1,4 @@
-"""Proofs that a value is the gradient of an input.
+"""Proves that a value is the gradient of an input.
 
 A weight's gradient is the product of what its reader multiplies it with and the gradient of the reader's result, which
 depends on that result. Where no weight is trained, only biases, scales or tables, the gradient must have come back

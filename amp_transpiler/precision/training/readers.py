@@ -1,4 +1,4 @@
-"""Who reads an input as weight, scale, bias or table, and which values prove its gradient."""
+"""Finds who reads an input as weight, scale, bias or table, and which values prove its gradient."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reader:
 def readers_of(
     flow: Dataflow, start: ir.Value, data: Collection[ir.Value], updated: Collection[ir.Value]
 ) -> Iterator[Reader]:
-    """Yield the nodes at which an input, or what is computed from states and constants alone, meets other values.
+    """Yield the nodes at which an input, or what is computed only from states and constants, meets other values.
 
     Args:
         flow: the graph.

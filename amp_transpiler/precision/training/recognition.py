@@ -1,4 +1,4 @@
-"""From a loaded program to its training step: which outputs replace which inputs, by dataflow; names prove nothing."""
+"""Recognises the training step in a loaded program: which outputs replace which inputs, by dataflow, never by name."""
 
 from __future__ import annotations
 

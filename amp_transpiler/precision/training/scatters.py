@@ -1,4 +1,4 @@
-"""Updates that add rows to a table in place: the gradient is in what is added."""
+"""Finds updates that add rows to a table in place: the gradient is in what is added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a training step among inputs and outputs that may be some: their pairs, and proofs of them."""
+"""Finds the states of a training step among inputs and outputs that may be states: their pairs, and proofs of them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class StateSearch:
         return [v for i, v in enumerate(candidates) if not any(depends[o] >> i & 1 for o in candidates if o is not v)]
 
     def _accept(self) -> None:
-        """Accept, beside proven parameters, those that the forward pass reads and whose gradient enters the update."""
+        """Accept, besides proven parameters, those that the forward pass reads and whose gradient enters the update."""
         self._above = self._flow.above(self._borders)
         inside = {value for value in self._above if value.producer() is not None}
         for single in (False, True):  # norms of gradients go into the updates of single numbers
@@ -177,7 +177,7 @@ class StateSearch:
         """Take what enters the update of a state that was named as its gradient."""
         ends = entries(self._flow, self._pairs[value], value, inside)
         gradients = [self._proofs.handed_over(end, value) for end in ends if end is not self._pairs[value]]
-        if gradients:  # else it is made of itself alone, as Adam's powers are
+        if gradients:  # else it is made only of itself, as Adam's powers are
             self._parameters[value] = _Parameter("", dict.fromkeys(str(gradient.name) for gradient in gradients))
             self._borders.update(gradients)
 
