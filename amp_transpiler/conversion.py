@@ -1,4 +1,4 @@
-"""Conversion of a program in memory: prepare it, decide, and carry the decision out. Types are all that is checked."""
+"""Converts a program in memory: prepares it, decides, and carries the decision out. Types are all that is checked."""
 
 from __future__ import annotations
 
@@ -439,7 +439,7 @@ def candidate_of(converted: Program, policy: Policy) -> Candidate:
 
 
 def written_traffic(converted: ir.Model, policy: Policy) -> list[NodeCost]:
-    """Return the costs by which a converted model's time is predicted, wherever one is told: those of its file."""
+    """Return the costs by which a converted model's time is predicted, wherever one is reported: those of its file."""
     from amp_transpiler.precision.cost import traffic
 
     return traffic(converted, policy.dims, fuse=True, written=True)

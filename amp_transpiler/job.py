@@ -165,5 +165,5 @@ def with_program(policy: Policy, program: Program, asked: Marks) -> Policy:
             mark_region(program, kind, nodes=pattern)
     low_io = low_inputs_and_outputs(program, asked.keep_io_types, policy.low.name)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
-    # A guard named for this conversion counts under every system's rules, not under Paddle's alone.
+    # A guard named for this conversion counts under every system's rules, not only under Paddle's.
     return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(asked.guard), included=bool(asked.include))

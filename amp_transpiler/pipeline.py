@@ -1,4 +1,4 @@
-"""From a model to a checked mixed-precision model: load, prepare, decide, rewrite, compare, check, save."""
+"""Makes of a model a checked mixed-precision model: load, prepare, decide, rewrite, compare, check, save."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def transpile(
         opset=opset,
         ort=ort,
     )
-    # A wrong option is told before the model is read.
+    # A wrong option is reported before the model is read.
     chosen = _with_wishes(choose_policy(request), state, master_weights=master_weights, loss_scaling=loss_scaling)
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     if recipe is not None:  # which is the outcome of a search, if one was needed
@@ -446,7 +446,7 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     if not report.fused and not report.warnings and (count := attentions_to_fuse(program, policy)):
         report.notes = (*report.notes, _offer(count))
     policy = aided.policy
-    if program.step is not None and policy.objective == "balance":  # in training memory counts, beside time
+    if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
         policy = dataclasses.replace(policy, objective="low")
     return policy, aided.changed
 
@@ -534,7 +534,7 @@ def _write(
 def _staged(
     program: Program, destination: pathlib.Path | None, verify: bool, clock: Clock, verbatim_source: Program | None
 ) -> Iterator[Staged | None]:
-    """Write the program beside its destination; to a temporary folder if it is only checked; else nowhere."""
+    """Write the program next to its destination; to a temporary folder if it is only checked; else nowhere."""
     written, verbatim = (program, False) if verbatim_source is None else (verbatim_source, True)
     if destination is not None:
         with stage(

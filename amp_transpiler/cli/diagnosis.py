@@ -1,4 +1,4 @@
-"""The diagnosis of an installation: one row a part, with the command that mends what is wrong."""
+"""Diagnoses an installation: one row a part, with the command that mends what is wrong."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _runtime(installation: Installation) -> Row:
     notes = [choose_release(installation.runtime).note]
     if len(installation.wheels) > 1:
         notes.append("they share a folder, and the files of the one installed last are used")
-    told = "; ".join(note for note in notes if note)
-    return Row(part, "note", f"{text}; {told}") if told else Row(part, "ok", text)
+    listed = "; ".join(note for note in notes if note)
+    return Row(part, "note", f"{text}; {listed}") if listed else Row(part, "ok", text)
 
 
 def _telemetry(installation: Installation) -> Row:

@@ -1,4 +1,4 @@
-"""What is installed on this machine, as far as the package uses it. `diagnosis.py` says what it means."""
+"""Looks up what is installed on this machine, as far as the package uses it. `diagnosis.py` says what it means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversions that the command remembers, so that `--skip-unchanged` can leave out what would come out the same.
+"""Remembers conversions, so that `--skip-unchanged` can leave out what would come out the same.
 
 A record is named by a digest of all that a conversion depends on: the files of the model and of its samples, options,
 versions, the device that checks. It holds a digest of the files that were written: a result that was changed or removed

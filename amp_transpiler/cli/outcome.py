@@ -1,4 +1,4 @@
-"""Converting one model: the call of `transpile`, the benchmark, and the outcome of both."""
+"""Converts one model: the call of `transpile`, the benchmark, and the outcome of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples of each model: one place for all, a place by the model's name, a manifest, or what lies beside it."""
+"""Finds the samples of each model: one place for all, a place by the model's name, a manifest, or files next to it."""
 
 from __future__ import annotations
 

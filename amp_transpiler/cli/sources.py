@@ -1,4 +1,4 @@
-"""The models to convert: files, the models in folders, and standard input."""
+"""Finds the models to convert: files, the models in folders, and standard input."""
 
 from __future__ import annotations
 

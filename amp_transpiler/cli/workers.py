@@ -1,4 +1,4 @@
-"""Converting many models in processes of their own (`--jobs`). A process that dies takes its own model along only."""
+"""Converts many models in worker processes (`--jobs`). A process that dies loses only the model that it works on."""
 
 from __future__ import annotations
 

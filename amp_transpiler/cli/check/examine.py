@@ -1,4 +1,4 @@
-"""The checks of one model: a function a rule."""
+"""Checks one model: a function a rule."""
 
 from __future__ import annotations
 
@@ -141,8 +141,9 @@ def _stale(model: _Model) -> str:
 
 def _other_interface(model: _Model) -> str:
     source = source_of(model.path)
-    why = "" if source is None else other_interface(load(source), model.program)
-    return f"is beside {source.name if source else ''}, but {why}" if why else ""
+    if source is None or not (why := other_interface(load(source), model.program)):
+        return ""
+    return f"is beside {source.name}, but {why}"
 
 
 def _overflow(model: _Model) -> str:

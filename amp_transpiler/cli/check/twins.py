@@ -1,4 +1,4 @@
-"""A 16-bit model beside its float32 source: which files belong together, and whether they still do.
+"""Finds which 16-bit model belongs to which float32 source next to it, and whether it still does.
 
 Files are compared by their weights, not by their times: a fresh checkout has no times that mean anything.
 """
@@ -81,7 +81,9 @@ def _agree(first: list[int | None] | None, second: list[int | None] | None) -> b
 
 def _sizes(value: ir.Value) -> list[int | None] | None:
     """Return the fixed sizes of a value, None for open ones; None without a shape."""
-    return None if value.shape is None else [size if isinstance(size, int) else None for size in value.shape]
+    if value.shape is None:
+        return None
+    return [size if isinstance(size, int) else None for size in value.shape]
 
 
 def _pairs(source: Program, low: Program) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
