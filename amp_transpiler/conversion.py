@@ -1,4 +1,4 @@
-"""Conversion of a program in memory: prepare it, decide, and carry the decision out. Types are all that is checked."""
+"""Converts a program in memory: prepares it, decides, and carries the decision out. Types are all that is checked."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def _recognise(program: Program, policy: Policy) -> None:
 
 def _recorded_updates(program: Program) -> dict[str, str]:
     """Return the input and output of every state that the file itself names."""
-    found = {} if program.merged is None else dict(program.merged.state)
+    recorded = {} if program.merged is None else dict(program.merged.state)
     text = program.model.metadata_props.get(UPDATES_KEY, "{}")
     try:
         written = json.loads(text)
@@ -268,8 +268,8 @@ def _recorded_updates(program: Program) -> dict[str, str]:
         written = None
     if not isinstance(written, dict):
         program.notes.append(f"metadata '{UPDATES_KEY}' of the source is no JSON object, and is not used")
-        return found
-    return {str(name): str(output) for name, output in written.items()} | found
+        return recorded
+    return {str(name): str(output) for name, output in written.items()} | recorded
 
 
 def _widen(program: Program, policy: Policy) -> None:
@@ -279,10 +279,12 @@ def _widen(program: Program, policy: Policy) -> None:
     widened = run_pass(WidenLowFloats(policy.widens, policy.low_io), program.model)
     program.widened = widened.formats
     program.notes += widened.notes
-    kept = sum(WIDENED in node.meta and DISABLE_AMP in region_of(node) for node in all_nodes(program.model))
-    if kept:
+    excluded = sum(WIDENED in node.meta and DISABLE_AMP in region_of(node) for node in all_nodes(program.model))
+    if excluded:
         formats = " and ".join(sorted(widened.formats))
-        program.notes.append(f"nodes inside disable_amp regions that were {formats} and compute in float32 now: {kept}")
+        program.notes.append(
+            f"nodes inside disable_amp regions that were {formats} and compute in float32 now: {excluded}"
+        )
     if policy.low is not FLOAT32:
         from amp_transpiler.precision.refitting import refitting_note
 
@@ -412,9 +414,9 @@ class Trials:
             VerificationError: the result is not well typed.
         """
         policy = self.settled(policy)
-        found = self._trial(policy)
-        self._waiting = [entry for entry in self._waiting if entry[1] is not found[0]]
-        return found
+        trial = self._trial(policy)
+        self._waiting = [entry for entry in self._waiting if entry[1] is not trial[0]]
+        return trial
 
     @collection_paused()
     def _trial(self, policy: Policy) -> tuple[Program, Conversion]:
@@ -437,7 +439,7 @@ def candidate_of(converted: Program, policy: Policy) -> Candidate:
 
 
 def written_traffic(converted: ir.Model, policy: Policy) -> list[NodeCost]:
-    """Return the costs by which a converted model's time is predicted, wherever one is told: those of its file."""
+    """Return the costs by which a converted model's time is predicted, wherever one is reported: those of its file."""
     from amp_transpiler.precision.cost import traffic
 
     return traffic(converted, policy.dims, fuse=True, written=True)
@@ -487,25 +489,31 @@ def adds_nothing(
         return None
     trial = program.clone()
     conversion = convert(trial, policy, ranges)
-    made = conversion.assignment
-    gained = (conversion.converted, conversion.casts_removed, made.low_values, made.low_uses, made.rounded_values)
-    lowered = any(decision.precision == "low" for decision in made.decisions.values())
+    assignment = conversion.assignment
+    gained = (
+        conversion.converted,
+        conversion.casts_removed,
+        assignment.low_values,
+        assignment.low_uses,
+        assignment.rounded_values,
+    )
+    lowered = any(decision.precision == "low" for decision in assignment.decisions.values())
     return None if lowered or any(gained) else (trial, conversion)
 
 
-def is_the_source(given: Program, program: Program, conversion: Conversion, policy: Policy) -> bool:
+def is_the_source(loaded: Program, program: Program, conversion: Conversion, policy: Policy) -> bool:
     """Whether a conversion changed nothing that matters, so that the source may be written in place of its result.
 
     Preparing names nodes, inlines functions and raises the opset for the sake of low nodes. Where none became low, and
     the target reads the source's own opset and IR version, a user wants the source.
 
     Args:
-        given: the source.
+        loaded: the source.
         program: the converted program.
         conversion: the record of its conversion.
         policy: how it was decided.
     """
-    opset, decisions = own_opset(given.model), conversion.assignment.decisions.values()
+    opset, decisions = own_opset(loaded.model), conversion.assignment.decisions.values()
     return (
         not any(decision.precision == "low" for decision in decisions)
         and not (conversion.casts or conversion.converted or program.widened or policy.low_io)
@@ -513,7 +521,7 @@ def is_the_source(given: Program, program: Program, conversion: Conversion, poli
         and not program.is_training
         and policy.opset in (None, opset)
         and opset <= policy.target.newest_opset
-        and given.model.ir_version <= policy.target.newest_ir
+        and loaded.model.ir_version <= policy.target.newest_ir
     )
 
 
@@ -529,9 +537,9 @@ def _pinned_outputs(program: Program, policy: Policy) -> Iterator[None]:
         return
     graph, before = program.model.graph, [str(value.name) for value in program.model.graph.outputs]
     fetched = () if policy.outputs_as_computed else program.outputs
-    own = () if program.has_variables else before
+    outputs = () if program.has_variables else before
     graph.outputs.clear()
-    values = [program.find(name) for name in dict.fromkeys((*own, *program.updates.values(), *fetched))]
+    values = [program.find(name) for name in dict.fromkeys((*outputs, *program.updates.values(), *fetched))]
     graph.outputs.extend(value for value in values if value is not None and not value.is_graph_input())
     try:
         yield

@@ -91,21 +91,21 @@ def begin(job: Job, request: Request, chosen: Policy) -> Begun:
         InputError: the model, a name in an option, or the output place is wrong.
     """
     destination = None if job.dst is None else pathlib.Path(job.dst)
-    given = _with_its_outputs(load(job.src))
+    loaded = _with_its_outputs(load(job.src))
     if destination is not None:
-        check_destination(destination, given)
+        check_destination(destination, loaded)
     if job.amp_lists is not None:
-        request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, given, request.low.name))
-        kept = {
+        request = dataclasses.replace(request, lists=resolved_lists(job.amp_lists, loaded, request.low.name))
+        asked_fields = {
             name: getattr(chosen, name)
             for name in (
                 *("limits", "wishes", "settled", "search_runs", "objective", "headroom", "thresholds"),
                 *("device", "dims"),
             )
         }
-        chosen = dataclasses.replace(choose_policy(request), **kept)
-    chosen = dataclasses.replace(chosen, limits=limits_by_output(given, chosen.limits))
-    source = _with_algorithms(given, chosen)
+        chosen = dataclasses.replace(choose_policy(request), **asked_fields)
+    chosen = dataclasses.replace(chosen, limits=limits_by_output(loaded, chosen.limits))
+    source = _with_algorithms(loaded, chosen)
     # Verification compares with the source, and level auto may write it: they work on a program of their own.
     needs_source = job.verify or chosen.objective != "rules" or not isinstance(job.src, (str, os.PathLike))
     program = source.clone() if needs_source else source
@@ -115,7 +115,7 @@ def begin(job: Job, request: Request, chosen: Policy) -> Begun:
     )
     report.notes = _first_notes(request, chosen.target, verify=job.verify and not chosen.copies)
     report.settings = job.settings
-    return Begun(given, source, program, chosen, report, destination)
+    return Begun(loaded, source, program, chosen, report, destination)
 
 
 def _with_algorithms(source: Program, policy: Policy) -> Program:
@@ -144,26 +144,26 @@ def _first_notes(request: Request, target: Target, *, verify: bool) -> tuple[str
     return tuple(notes)
 
 
-def with_program(policy: Policy, program: Program, given: Marks) -> Policy:
+def with_program(policy: Policy, program: Program, asked: Marks) -> Policy:
     """Mark the user's regions in the program, and return the policy with the program's own facts filled in.
 
     Args:
         policy: how to decide.
         program: the program; edited in place.
-        given: the user's words.
+        asked: the user's words.
 
     Raises:
         OptionError: they have no meaning for this policy, or name nothing that is there.
     """
-    marks = {"guard": given.guard, "disable_amp": given.disable_amp, "include": given.include}
+    marks = {"guard": asked.guard, "disable_amp": asked.disable_amp, "include": asked.include}
     for name, patterns in marks.items():
         if patterns and (policy.low is FLOAT32 or (policy.copies and name == "include")):
             what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
             raise OptionError(f"{name} has no meaning where {what}: drop it, or choose another dtype, level or preset")
-    for kind, patterns in ((FP16_GUARD, given.guard), (DISABLE_AMP, given.disable_amp), (INCLUDE, given.include)):
+    for kind, patterns in ((FP16_GUARD, asked.guard), (DISABLE_AMP, asked.disable_amp), (INCLUDE, asked.include)):
         for pattern in (patterns,) if isinstance(patterns, str) else patterns:
             mark_region(program, kind, nodes=pattern)
-    low_io = low_inputs_and_outputs(program, given.keep_io_types, policy.low.name)
+    low_io = low_inputs_and_outputs(program, asked.keep_io_types, policy.low.name)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
-    # A guard named for this conversion counts under every system's rules, not under Paddle's alone.
-    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(given.guard), included=bool(given.include))
+    # A guard named for this conversion counts under every system's rules, not only under Paddle's.
+    return dataclasses.replace(fitting, use_guard=policy.use_guard or bool(asked.guard), included=bool(asked.include))

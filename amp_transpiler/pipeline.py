@@ -1,4 +1,4 @@
-"""From a model to a checked mixed-precision model: load, prepare, decide, rewrite, compare, check, save."""
+"""Makes of a model a checked mixed-precision model: load, prepare, decide, rewrite, compare, check, save."""
 
 from __future__ import annotations
 
@@ -217,10 +217,10 @@ def transpile(
         print(report.verdict)
         print([row.name for row in report.decisions if row.precision == "float32"])
     """
-    given = dict(locals())
+    arguments = dict(locals())
     if isinstance(recipe, (str, os.PathLike)):
         recipe = Recipe.read(recipe)
-        return transpile(**{**given, **_added_by(recipe, given), "recipe": recipe})
+        return transpile(**{**arguments, **_added_by(recipe, arguments), "recipe": recipe})
     request = Request(
         policy=policy,
         level=level,
@@ -232,7 +232,7 @@ def transpile(
         opset=opset,
         ort=ort,
     )
-    # A wrong option is told before the model is read.
+    # A wrong option is reported before the model is read.
     chosen = _with_wishes(choose_policy(request), state, master_weights=master_weights, loss_scaling=loss_scaling)
     chosen = dataclasses.replace(chosen, limits=with_limits(chosen.limits, tolerance, mismatch))
     if recipe is not None:  # which is the outcome of a search, if one was needed
@@ -271,17 +271,17 @@ def transpile(
         marks,
         recipe,
         asked,
-        settings=as_settings(_changed(given)) | recorded(prefer, chosen),
+        settings=as_settings(_changed(arguments)) | recorded(prefer, chosen),
         verify=verify,
         optimize=optimize,
     )
     return _run(job, request, chosen, Clock(progress))
 
 
-def _changed(given: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `transpile` that are not its defaults. A default that is written out counts as none."""
     parameters = inspect.signature(transpile).parameters
-    return {name: value for name, value in given.items() if not _is_default(value, parameters[name].default)}
+    return {name: value for name, value in arguments.items() if not _is_default(value, parameters[name].default)}
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -290,9 +290,9 @@ def _is_default(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, (str, tuple)) and value == default)
 
 
-def _added_by(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+def _added_by(recipe: Recipe, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a recipe that the caller has not given otherwise."""
-    changed = _changed(given)
+    changed = _changed(arguments)
     return {name: value for name, value in recipe.arguments().items() if name not in changed}
 
 
@@ -321,7 +321,7 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
     """Convert one model."""
     with clock.phase("load"):
         begun = begin(job, request, chosen)
-    given, source, program = begun.given, begun.source, begun.program
+    loaded, source, program = begun.given, begun.source, begun.program
     chosen, report, destination = begun.policy, begun.report, begun.destination
     if chosen.copies:
         return _copied(source, chosen, report, destination, clock)
@@ -337,7 +337,7 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         chosen, is_changed = _prepare(program, chosen, ranges, report)
         needless = None if is_changed or report.fused else adds_nothing(program, chosen, ranges, report.opset[0])
     if needless is not None:
-        return _left_alone(report, given, needless, _place_of_copy(job, destination), clock)
+        return _left_alone(report, loaded, needless, _place_of_copy(job, destination), clock)
     is_priced = _is_priced(job, chosen)
     basis: Basis | None = None
     prepared = program
@@ -352,7 +352,7 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
             conversion, failure = convert(program, chosen, ranges), ""
         report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
     _describe(report, program, conversion, chosen, job.recipe)
-    destination = _place_of_result(job, destination, given, report)
+    destination = _place_of_result(job, destination, loaded, report)
     if is_priced:
         with clock.phase("predict"):
             predict_times(report, prepared, chosen, ranges, at_once=job.asked.frontier)
@@ -360,8 +360,8 @@ def _run(job: Job, request: Request, chosen: Policy, clock: Clock) -> Report:
         add_errors(report, prepared, basis.evidence, chosen)
     if failure:
         raise CheckFailed(failure, report)
-    as_given = not is_changed and _is_as_given(given, program, conversion, chosen, basis, report)
-    _write(program, destination, _basis_of_file(given, program, basis), report, clock, given if as_given else None)
+    as_given = not is_changed and _is_as_given(loaded, program, conversion, chosen, basis, report)
+    _write(program, destination, _basis_of_file(loaded, program, basis), report, clock, loaded if as_given else None)
     return _timed(report, clock)
 
 
@@ -372,14 +372,14 @@ def _is_priced(job: Job, policy: Policy) -> bool:
 
 
 def _is_as_given(
-    given: Program, program: Program, conversion: Conversion, policy: Policy, basis: Basis | None, report: Report
+    loaded: Program, program: Program, conversion: Conversion, policy: Policy, basis: Basis | None, report: Report
 ) -> bool:
     """Whether a model was kept in float32 and is written as it was given, which the report then says.
 
     A source that ONNX Runtime does not run is not: what was mended in it on the way makes the result run.
     """
     runs = basis is None or basis.reference is not None or basis.known is not None
-    if not (report.kept_float32 and runs and not report.fused and is_the_source(given, program, conversion, policy)):
+    if not (report.kept_float32 and runs and not report.fused and is_the_source(loaded, program, conversion, policy)):
         return False
     report.opset = (report.opset[0], report.opset[0])
     report.weight_bytes = (report.weight_bytes[0], report.weight_bytes[0])
@@ -391,11 +391,13 @@ def _place_of_copy(job: Job, destination: pathlib.Path | None) -> pathlib.Path |
     return None if isinstance(job.dst, DefaultPlace) and not job.dst.is_named else destination
 
 
-def _place_of_result(job: Job, destination: pathlib.Path | None, given: Program, report: Report) -> pathlib.Path | None:
+def _place_of_result(
+    job: Job, destination: pathlib.Path | None, loaded: Program, report: Report
+) -> pathlib.Path | None:
     """Return where the result is written: one that is float32 throughout has another name, unless the user gave it."""
     if not report.kept_float32 or not isinstance(job.dst, DefaultPlace) or job.dst.float32 is None:
         return destination
-    check_destination(job.dst.float32, given)
+    check_destination(job.dst.float32, loaded)
     report.destination = str(job.dst.float32)
     return job.dst.float32
 
@@ -408,14 +410,14 @@ def _optimized(source: Program, program: Program, report: Report, job: Job) -> t
     """
     plain = plain_copy(program)
     try:
-        made = optimized(plain)
-        reference = check_optimized(source, plain, made.program, job.asked.inputs) if job.verify else None
+        fused = optimized(plain)
+        reference = check_optimized(source, plain, fused.program, job.asked.inputs) if job.verify else None
     except NotOptimized as reason:
         report.warnings = (*report.warnings, f"not optimized: {reason}")
         return program, None
-    report.fused = made.operators
-    report.notes = (*report.notes, made.note)
-    return made.program, reference
+    report.fused = fused.operators
+    report.notes = (*report.notes, fused.note)
+    return fused.program, reference
 
 
 def _with_wishes(
@@ -427,12 +429,12 @@ def _with_wishes(
     return dataclasses.replace(policy, wishes=wishes)
 
 
-def _basis_of_file(given: Program, program: Program, basis: Basis | None) -> Basis | None:
+def _basis_of_file(loaded: Program, program: Program, basis: Basis | None) -> Basis | None:
     """Take training algorithms out of the graph again; return what the file, whose graph lacks them, is checked by."""
     if program.merged is None:
         return basis
     split(program)
-    return None if basis is None else basis.without_algorithms(given)
+    return None if basis is None else basis.without_algorithms(loaded)
 
 
 def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Report) -> tuple[Policy, bool]:
@@ -450,7 +452,7 @@ def _prepare(program: Program, policy: Policy, ranges: RangeFaults, report: Repo
     if not report.fused and not report.warnings and (count := attentions_to_fuse(program, policy)):
         report.notes = (*report.notes, _offer(count))
     policy = aided.policy
-    if program.step is not None and policy.objective == "balance":  # in training memory counts, beside time
+    if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
         policy = dataclasses.replace(policy, objective="low")
     return policy, aided.changed
 
@@ -513,7 +515,7 @@ def _write(
     basis: Basis | None,
     report: Report,
     clock: Clock,
-    given: Program | None = None,
+    verbatim_source: Program | None = None,
 ) -> None:
     """Write the program to `destination`, after checking the staged file if verification is on.
 
@@ -523,9 +525,9 @@ def _write(
         basis: what the file is checked against; None for no check.
         report: gets what the checks find, and the file's size.
         clock: times it.
-        given: the source, to be written in place of the program; None for the program.
+        verbatim_source: the source, to be written in place of the program; None for the program.
     """
-    with clock.phase("write"), _staged(program, destination, basis is not None, clock, given) as staged:
+    with clock.phase("write"), _staged(program, destination, basis is not None, clock, verbatim_source) as staged:
         if staged is not None and basis is not None:
             check_result(staged, program, basis, report, clock.phase)
         if staged is not None and destination is not None:
@@ -536,10 +538,10 @@ def _write(
 
 @contextlib.contextmanager
 def _staged(
-    program: Program, destination: pathlib.Path | None, verify: bool, clock: Clock, given: Program | None
+    program: Program, destination: pathlib.Path | None, verify: bool, clock: Clock, verbatim_source: Program | None
 ) -> Iterator[Staged | None]:
-    """Write the program beside its destination; to a temporary folder if it is only checked; else nowhere."""
-    written, verbatim = (program, False) if given is None else (given, True)
+    """Write the program next to its destination; to a temporary folder if it is only checked; else nowhere."""
+    written, verbatim = (program, False) if verbatim_source is None else (verbatim_source, True)
     if destination is not None:
         with stage(
             written,

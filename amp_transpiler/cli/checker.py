@@ -1,4 +1,4 @@
-"""The process that will check what is converted, started before it is needed."""
+"""Starts the process that will check what is converted, before it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command from its arguments to its exit status.
+"""Runs the command from its arguments to its exit status.
 
 `--help` and a mistyped option must answer at once, so everything else is imported after the options are parsed.
 """

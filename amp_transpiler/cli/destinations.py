@@ -151,15 +151,15 @@ def output_folder(sources: Sources, options: Options, jobs: Sequence[Job]) -> It
     folder = pathlib.Path(str(options.output))
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"-o {options.output}: names a folder here, but this is a file")
-    made: list[pathlib.Path] = []
+    created: list[pathlib.Path] = []
     try:
         for needed in dict.fromkeys([folder, *_folders_inside(folder, jobs)]):
             if not needed.exists():
-                made.append(needed)
+                created.append(needed)
             _make(needed)
         yield
     finally:
-        for needed in reversed(made):
+        for needed in reversed(created):
             with contextlib.suppress(OSError):  # Not empty: there are results in it.
                 needed.rmdir()
 
@@ -193,8 +193,8 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
     if len(jobs) > 1:  # the conversion of one model does this itself
         for job in jobs:
             for output in filter(None, (job.output, job.float32)):
-                if (found := in_use.file_at(output)) is not None:
-                    raise OutputError(f"{output}: the result of {job.model} would replace {found}; use -o")
+                if (file_in_use := in_use.file_at(output)) is not None:
+                    raise OutputError(f"{output}: the result of {job.model} would replace {file_in_use}; use -o")
     if options.save_recipe is not None and len(jobs) > 1:
         raise OutputError("--save-recipe: a recipe is of one model; convert the models one by one")
     taken: dict[str, str] = {}

@@ -27,7 +27,7 @@ def diff(options: DiffOptions) -> int:
     """
     with logging_to_stderr(options.verbose):
         _check_places(options)
-        found = compare_models(
+        difference = compare_models(
             options.first,
             options.second,
             inputs=options.inputs,
@@ -36,15 +36,15 @@ def diff(options: DiffOptions) -> int:
             run=not options.no_run,
         )
         if options.json != STREAM:
-            printing.output(difference_text(found))
+            printing.output(difference_text(difference))
         if options.json is not None:
-            text = dump({**plain(found), "versions": package_versions()})
+            text = dump({**plain(difference), "versions": package_versions()})
             if options.json == STREAM:
                 printing.output(text.rstrip())
             else:
                 _write(text, options.json)
         if options.report is not None:
-            _write(difference_page(found), options.report)
+            _write(difference_page(difference), options.report)
     return OK
 
 

@@ -52,8 +52,8 @@ def parse_diff(arguments: Sequence[str]) -> DiffOptions:
         OptionError: an option is unknown or has no meaning.
         SystemExit: after `--help`.
     """
-    found = vars(diff_parser().parse_args(list(arguments)))
-    options = DiffOptions(**{**found, "dim": dict(found["dim"])})
+    parsed = vars(diff_parser().parse_args(list(arguments)))
+    options = DiffOptions(**{**parsed, "dim": dict(parsed["dim"])})
     for name, text in (("FIRST", options.first), ("SECOND", options.second), ("--inputs", options.inputs)):
         if text is not None:
             check_name(name, text)

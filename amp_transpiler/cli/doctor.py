@@ -81,15 +81,15 @@ def doctor(options: DoctorOptions) -> int:
     from amp_transpiler.cli.diagnosis import diagnose, what_runs_where
     from amp_transpiler.cli.installation import look
 
-    found = look()
-    rows, places = diagnose(found), what_runs_where(found)
-    problem = device_problem(found) if options.measure else None
+    installation = look()
+    rows, places = diagnose(installation), what_runs_where(installation)
+    problem = device_problem(installation) if options.measure else None
     measured = measure_device() if options.measure and problem is None else None
     if options.json:
         from amp_transpiler.report.as_json import dump
 
         parts = [dataclasses.asdict(row) for row in rows]
-        record = {"parts": parts, "runs": dict(places), "installation": dataclasses.asdict(found)}
+        record = {"parts": parts, "runs": dict(places), "installation": dataclasses.asdict(installation)}
         if options.measure:
             record["measured"] = {"problem": problem} if measured is None else dataclasses.asdict(measured)
         printing.output(dump(record).rstrip())

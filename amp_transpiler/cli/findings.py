@@ -1,4 +1,4 @@
-"""Conversions as findings, for the writers of `--check`: what failed, and what looks wrong."""
+"""Turns conversions into findings, for the writers of `--check`: what failed, and what looks wrong."""
 
 from __future__ import annotations
 

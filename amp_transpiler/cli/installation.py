@@ -1,4 +1,4 @@
-"""What is installed on this machine, as far as the package uses it. `diagnosis.py` says what it means."""
+"""Looks up what is installed on this machine, as far as the package uses it. `diagnosis.py` says what it means."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Installation:
 
 def look() -> Installation:
     """Return what is installed here. Nothing is changed, and nothing is raised for what is missing."""
-    found = Installation(
+    installation = Installation(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         wheels={wheel.name: wheel.version for wheel in installed_wheels()},
@@ -121,7 +121,7 @@ def look() -> Installation:
         free_temporary=shutil.disk_usage(tempfile.gettempdir()).free,
         memory=_free_memory(),
     )
-    return _with_cache(_with_runtime(found))
+    return _with_cache(_with_runtime(installation))
 
 
 def _version(package: str) -> str | None:
@@ -130,11 +130,11 @@ def _version(package: str) -> str | None:
     return None
 
 
-def _with_runtime(found: Installation) -> Installation:
+def _with_runtime(installation: Installation) -> Installation:
     fault = fault_of_runtime()
     if fault is not None:
         what, remedy = fault
-        return dataclasses.replace(found, runtime_error=what, runtime_remedy=remedy)
+        return dataclasses.replace(installation, runtime_error=what, runtime_remedy=remedy)
     import onnxruntime
 
     from amp_transpiler.runtime import cuda, places
@@ -143,7 +143,7 @@ def _with_runtime(found: Installation) -> Installation:
     count = cuda.driver_device_count()
     place_name = os.environ.get(places.PLACE_VARIABLE, "")
     return dataclasses.replace(
-        found,
+        installation,
         runtime=onnxruntime.__version__,
         providers=tuple(onnxruntime.get_available_providers()),
         telemetry=telemetry.why_on(),
@@ -202,25 +202,25 @@ def _gpu(number: int) -> Gpu:
 
 def _driver_release() -> str | None:
     with contextlib.suppress(OSError):
-        found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", _DRIVER_FILE.read_text(encoding="utf-8", errors="replace"))
-        return found[0] if found else None
+        matched = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", _DRIVER_FILE.read_text(encoding="utf-8", errors="replace"))
+        return matched[0] if matched else None
     return None
 
 
 def _free_memory() -> int | None:
     with contextlib.suppress(OSError):
         text = pathlib.Path("/proc/meminfo").read_text(encoding="ascii")
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-        return int(found[1]) * 1024 if found else None
+        matched = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+        return int(matched[1]) * 1024 if matched else None
     return None
 
 
-def _with_cache(found: Installation) -> Installation:
+def _with_cache(installation: Installation) -> Installation:
     from amp_transpiler.files.user_cache import base_folder
 
     place = base_folder()
     if place is None:
-        return found
+        return installation
     folder = place[0]
     existing = next(part for part in (folder, *folder.parents) if part.exists())
-    return dataclasses.replace(found, cache=str(folder), cache_is_writable=os.access(existing, os.W_OK))
+    return dataclasses.replace(installation, cache=str(folder), cache_is_writable=os.access(existing, os.W_OK))

@@ -1,4 +1,4 @@
-"""Conversions that the command remembers, so that `--skip-unchanged` can leave out what would come out the same.
+"""Remembers conversions, so that `--skip-unchanged` can leave out what would come out the same.
 
 A record is named by a digest of all that a conversion depends on: the files of the model and of its samples, options,
 versions, the device that checks. It holds a digest of the files that were written: a result that was changed or removed
@@ -65,10 +65,10 @@ class Kept:
         if data is None:
             return None
         try:
-            kept = json.loads(data)
-            made = Made(Row(**kept["row"]), dict(kept["record"]))
-            written = None if kept["result"] == _NOTHING else made.record["destination"]
-            return made if kept["result"] == self._result(written) else None
+            record = json.loads(data)
+            conversion = Made(Row(**record["row"]), dict(record["record"]))
+            written = None if record["result"] == _NOTHING else conversion.record["destination"]
+            return conversion if record["result"] == self._result(written) else None
         except (ValueError, TypeError, KeyError) as error:
             _logger.warning("a record of a conversion in the cache cannot be read, so it is made anew: %s", error)
             return None
@@ -79,8 +79,8 @@ class Kept:
 
         if self._name:
             result = self._result(report.destination)
-            made = {"row": plain(row), "record": report_as_dict(report), "result": result}
-            self._records.put(self._name, json.dumps(made).encode())
+            record = {"row": plain(row), "record": report_as_dict(report), "result": result}
+            self._records.put(self._name, json.dumps(record).encode())
 
     def _result(self, written: str | None) -> str:
         """Return the digest of the result's files; of none, nothing."""

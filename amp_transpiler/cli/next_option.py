@@ -1,4 +1,4 @@
-"""The option that is worth a try after a conversion: the last line about a single model."""
+"""Suggests the option that is worth a try after a conversion: the last line about a single model."""
 
 from __future__ import annotations
 

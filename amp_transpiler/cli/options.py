@@ -190,8 +190,10 @@ class Options:
     @property
     def copied_by(self) -> str | None:
         """The option by which the files are copied as they are, as in `--preset mp0`; None if they are converted."""
-        given = {name: getattr(self, name) for name in _COPYING} if self.mixed_ops is None else {}
-        copying = (f"--{name} {value}" for name, value in given.items() if str(value).lower() == _COPYING[name])
+        copying_options = {name: getattr(self, name) for name in _COPYING} if self.mixed_ops is None else {}
+        copying = (
+            f"--{name} {value}" for name, value in copying_options.items() if str(value).lower() == _COPYING[name]
+        )
         return next(copying, None)
 
     @property

@@ -1,4 +1,4 @@
-"""Converting one model: the call of `transpile`, the benchmark, and the outcome of both."""
+"""Converts one model: the call of `transpile`, the benchmark, and the outcome of both."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def convert(job: Job, options: Options) -> Outcome:
     temporary: dict[str, str] = {}  # the files that stand for standard streams -> what messages call them
     try:
         check_name("MODEL", str(job.model))
-        kept = Kept(job, options) if job.keep else None
-        if kept is not None and options.skip_unchanged and (made := kept.find()) is not None:
-            return Outcome(job, skipped=made)
+        remembered = Kept(job, options) if job.keep else None
+        if remembered is not None and options.skip_unchanged and (former := remembered.find()) is not None:
+            return Outcome(job, skipped=former)
         with spooled(job.model) as source, _written(job, options) as result:
             if is_standard_input(job.model):
                 temporary[str(source)] = STANDARD_INPUT
@@ -85,8 +85,8 @@ def convert(job: Job, options: Options) -> Outcome:
             _convert(outcome, source, result, options)
             if result is not None and str(job.output) == STREAM:
                 _deliver(result)
-        if kept is not None and outcome.report is not None:
-            kept.keep(row_of(outcome.report, failed=False), outcome.report)
+        if remembered is not None and outcome.report is not None:
+            remembered.keep(row_of(outcome.report, failed=False), outcome.report)
     except Exception as error:  # noqa: BLE001 - one line instead of a traceback, and the next model
         outcome.status, outcome.error = status_of(error, verbose=options.verbose > 0)
         outcome.link = help_link(error)

@@ -1,4 +1,4 @@
-"""The table at the end of a call for several models: a row a model, then how many there are, and which failed."""
+"""Prints the table at the end of a call for several models: a row a model, their number, and which failed."""
 
 from __future__ import annotations
 
@@ -61,9 +61,12 @@ def row_of(report: Report | None, *, failed: bool) -> Row:
 
     errors = [output.relative for output in report.outputs.values() if has_floats(output)]
     before, after = report.predicted_ms
+    worst = max(errors, default=None)
+    if any(map(math.isnan, errors)):
+        worst = math.inf
     return Row(
         _FAILED if failed else _word(report),
-        None if not errors else math.inf if any(map(math.isnan, errors)) else max(errors),
+        worst,
         report.file_bytes[0],
         None if failed or report.destination is None else report.file_bytes[1],
         report.seconds,
@@ -94,13 +97,14 @@ def overview(rows: Sequence[tuple[str, Row, bool]]) -> RenderableType:
     for name, row, skipped in rows:
         tone = _TONES_BESIDE_VERDICTS.get(row.verdict) or tone_of(Verdict(row.verdict))
         share = f"{row.bytes_after / row.bytes_before:.0%}" if row.bytes_before and row.bytes_after else ""
+        seconds = "-" if row.seconds is None else f"{row.seconds:.1f}"
         table.add_row(
             Text(printable(name)),
             Text(row.verdict, style=_TONES[tone]),
             "-" if row.error is None else percent(row.error),
             human_bytes(row.bytes_after),
             share,
-            "skipped" if skipped else "-" if row.seconds is None else f"{row.seconds:.1f}",
+            "skipped" if skipped else seconds,
             speed_words(row.before_ms, row.after_ms) or "-",
         )
     return table

@@ -1,4 +1,4 @@
-"""Tables on stdout, errors on stderr. Nothing printed here can control the terminal."""
+"""Prints tables on stdout and errors on stderr. Nothing printed here can control the terminal."""
 
 from __future__ import annotations
 

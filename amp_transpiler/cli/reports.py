@@ -1,4 +1,4 @@
-"""The files of `--report`, `--json`, `--junit`, `--sarif` and `--save-recipe`."""
+"""Writes the files of `--report`, `--json`, `--junit`, `--sarif` and `--save-recipe`."""
 
 from __future__ import annotations
 

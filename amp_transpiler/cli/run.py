@@ -1,4 +1,4 @@
-"""One run of the command: every model, then the reports."""
+"""Runs the command once: every model, then the reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples of each model: one place for all, a place by the model's name, a manifest, or what lies beside it."""
+"""Finds the samples of each model: one place for all, a place by the model's name, a manifest, or files next to it."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def samples_of(sources: Sources, options: Options) -> dict[pathlib.Path, Samples
     Raises:
         InputError: a manifest cannot be read, or a place has a field that does not exist.
     """
-    given = options.inputs
-    if given is not None and pathlib.Path(given).suffix.lower() in _READERS:
-        rows = _read_manifest(pathlib.Path(given))
-        found = {model: _by_manifest(model, rows, pathlib.Path(given), sources) for model in sources.models}
-        _warn_of_unused(rows, {row for row, _ in found.values()}, given)
-        places = {model: place for model, (_, place) in found.items()}
+    named = options.inputs
+    if named is not None and pathlib.Path(named).suffix.lower() in _READERS:
+        rows = _read_manifest(pathlib.Path(named))
+        rows_and_places = {model: _by_manifest(model, rows, pathlib.Path(named), sources) for model in sources.models}
+        _warn_of_unused(rows, {row for row, _ in rows_and_places.values()}, named)
+        places = {model: place for model, (_, place) in rows_and_places.items()}
     else:
-        places = {model: given and _filled(given, model, sources) for model in sources.models}
+        places = {model: named and _filled(named, model, sources) for model in sources.models}
     runs = (not options.no_verify or options.benchmark) and options.copied_by is None
     found_for = _beside if runs else _none
     return {model: found_for(model) if place is None else _named(place) for model, place in places.items()}

@@ -1,4 +1,4 @@
-"""The models to convert: files, the models in folders, and standard input."""
+"""Finds the models to convert: files, the models in folders, and standard input."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ def find_models(named: Sequence[str], *, recursive: bool = False) -> Sources:
     models: list[pathlib.Path] = []
     folders: dict[pathlib.Path, pathlib.Path] = {}
     for path in map(pathlib.Path, named):
-        found = _models_in(path, recursive=recursive) if path.is_dir() else [path]
-        folders |= dict.fromkeys(found, path) if path.is_dir() else {}
-        models += found
+        models_here = _models_in(path, recursive=recursive) if path.is_dir() else [path]
+        folders |= dict.fromkeys(models_here, path) if path.is_dir() else {}
+        models += models_here
     return Sources(tuple(models), are_many=len(models) > 1 or any(map(os.path.isdir, named)), folders=folders)
 
 
 def _models_in(folder: pathlib.Path, *, recursive: bool) -> list[pathlib.Path]:
     try:
-        found = list(onnx_files(folder, recursive=recursive))
+        onnx_models = list(onnx_files(folder, recursive=recursive))
     except OSError as error:
         raise OptionError(f"{error.filename}: this folder cannot be read: {error.strerror}") from error
-    files = [file for file in found if not is_result(file.name)]
-    if len(files) < len(found):
-        _logger.info("%s: %d results of former conversions are skipped", folder, len(found) - len(files))
+    files = [file for file in onnx_models if not is_result(file.name)]
+    if len(files) < len(onnx_models):
+        _logger.info("%s: %d results of former conversions are skipped", folder, len(onnx_models) - len(files))
     if not files:
-        why = f"only results such as {found[0].name}; name them one by one" if found else "no .onnx file"
+        why = f"only results such as {onnx_models[0].name}; name them one by one" if onnx_models else "no .onnx file"
         inside = "nor have the folders in it" if recursive else "folders inside it are searched with --recursive"
         raise OptionError(f"{folder}: this folder has {why}; {inside}")
     return files

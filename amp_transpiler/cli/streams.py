@@ -1,4 +1,4 @@
-"""Standard streams that may be closed or full, or whose reader may leave: a conversion goes on without them."""
+"""Guards standard streams, which may be closed or full, or lose their reader: a conversion goes on without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end the command as Ctrl-C does: by an exception, so that unfinished files are removed."""
+"""Makes SIGTERM and SIGHUP end the command as Ctrl-C does: by an exception, so that unfinished files are removed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Terminated(KeyboardInterrupt):
 def terminating_by_exception() -> Iterator[None]:
     """Raise `Terminated` on the first of these signals; more of them do not disturb the cleaning up.
 
-    Signals that are ignored (`nohup`), or that somebody else handles, are left alone. Only a main thread has handlers.
+    Signals that are ignored (`nohup`), or that somebody else handles, stay so. Only a main thread has handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Converting many models in processes of their own (`--jobs`). A process that dies takes its own model along only."""
+"""Converts many models in worker processes (`--jobs`). A process that dies loses only the model that it works on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def convert_all(jobs: Sequence[Job], options: Options) -> Iterator[Outcome]:
 
 
 def _in_order(jobs: Sequence[Job], workers: Sequence[_Worker]) -> Iterator[Outcome]:
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
     waiting = iter(enumerate(jobs))
     for worker, (number, job) in zip(workers, waiting, strict=False):
         worker.give(number, job)
@@ -52,11 +52,11 @@ def _in_order(jobs: Sequence[Job], workers: Sequence[_Worker]) -> Iterator[Outco
         for worker in workers:
             if worker.connection in ready:
                 number, outcome = worker.take()
-                found[number] = outcome
+                outcomes[number] = outcome
                 if (following := next(waiting, None)) is not None:
                     worker.give(*following)
-        while shown in found:
-            yield found.pop(shown)
+        while shown in outcomes:
+            yield outcomes.pop(shown)
             shown += 1
 
 

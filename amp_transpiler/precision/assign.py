@@ -1,4 +1,4 @@
-"""From a typed program and a policy to a precision for every node. Nothing is edited."""
+"""Decides a precision for every node of a typed program under a policy. Nothing is edited."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     if policy.low is FLOAT32:
         return Assignment(FLOAT32, decisions={node: _in_float32(node) for node in all_nodes(model)})
     if policy.objective != "rules":
-        found = open_choices(model, policy, ranges)
-        return found.assignment(found.choices.solve())
+        opened = open_choices(model, policy, ranges)
+        return opened.assignment(opened.choices.solve())
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
     if policy.drop_islands == "quantized":
@@ -134,7 +134,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
         with_casts = [nodes for nodes in groups if any(decisions[node].form is None for node in nodes)]
         opened = open_decisions(model, policy, decisions, together, weights)
         open_nodes = opened.choices.open_nodes
-        fixed = [node for node, found in decisions.items() if found.precision == "low" and node not in open_nodes]
+        fixed = [node for node, decision in decisions.items() if decision.precision == "low" and node not in open_nodes]
         weights = fastest(opened.choices, priced, with_casts, fixed, [weights])
         return OpenChoices(weights, opened.weighed(weights), assigner)
     return OpenChoices(weights, open_decisions(model, policy, decisions, together, weights), assigner)
@@ -143,7 +143,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
 def _stays_whole(nodes: Collection[ir.Node], decisions: Mapping[ir.Node, Decision]) -> bool:
     """Whether ONNX Runtime makes one operator of some nodes though some of them must be float32.
 
-    It looks past casts in what computes in float32 inside, as a normalisation does, not beside a matrix product.
+    It looks past casts in what computes in float32 inside, as a normalisation does, not next to a matrix product.
     """
     return all(decisions[node].form is not None for node in nodes) or not any(
         operator_name(node) in COMPUTE for node in nodes
@@ -215,8 +215,8 @@ class _Assigner:
 
     def _row_sums(self, decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, RowSum]:
         low = [node for node, decision in decisions.items() if decision.precision == "low"]
-        found = ((node, self._faults.product(node)) for node in low)
-        return {node: product for node, product in found if product is not None}
+        products = ((node, self._faults.product(node)) for node in low)
+        return {node: product for node, product in products if product is not None}
 
     def wholes(self) -> list[frozenset[ir.Node]]:
         """Return the nodes that are one operator, for each."""
@@ -261,14 +261,14 @@ class _Assigner:
             taken = {node for whole in self._wholes for node in whole.nodes}
             self._wholes += [Match(NORMALISATION, each) for each in normalisations(nodes) if not each & taken]
         sizing = dict.fromkeys(size_chains(nodes))  # whatever ranges say: a shape has no tolerance
-        found = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting, sizing)
+        reasons = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting, sizing)
         steep = near_zero(nodes, self._policy.low, self._given_ranges(), self._policy.headroom, safe, integers)
         grown = growing(model, nodes, KnownShapes(model, {}))
         grows = {node: GROWS for node in nodes if touches_growing(node, grown) and node not in self.masks.nodes}
         powers = degrees(nodes)
         unsafe = {
             node: reason
-            for node, reason in found.items()
+            for node, reason in reasons.items()
             if node in sizing or node in grows or not self._is_shown_safe(node, counting, powers)
         }
         self._unsafe = {**grows, **steep, **unsafe}
@@ -287,19 +287,19 @@ class _Assigner:
         return shown_safe(node, ranges, policy.low, policy.headroom, counts=counts, degrees=powers)
 
     def _positions(self) -> dict[ir.Node, str]:
-        """Find what is computed from integers alone with a node that has no low form, such as a Range.
+        """Find what is computed only from integers with a node that has no low form, such as a Range.
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
         """
-        found: dict[ir.Node, str] = {}
+        reasons: dict[ir.Node, str] = {}
         high: set[ir.Value | None] = set()
         for node in from_integers(list(in_order(self._model.graph))):
             if node.op_type == "Cast":
                 continue
             if self._constraint(node).form is None or any(value in high for value in node.inputs):
                 high.update(node.outputs)
-                found[node] = "positions: computed from integers alone, which is float32 in part"
-        return found
+                reasons[node] = "positions: computed from integers alone, which is float32 in part"
+        return reasons
 
     def _seen_ranges(self) -> Mapping[str, TensorRange]:
         """Return the ranges that data showed, but not those of constants, which are known, or of limited masks."""
@@ -371,59 +371,59 @@ class _Assigner:
             return Decision("untouched", "a constant: converted as its readers need it")
         if not touches_float32(node):
             return Decision("untouched", "no float32 tensor goes in or out")
-        found = self._constraint(node)
-        if found.reads_any:
-            return Decision("untouched", found.reason or "it takes its input in any precision", takes_any=True)
+        constraint = self._constraint(node)
+        if constraint.reads_any:
+            return Decision("untouched", constraint.reason or "it takes its input in any precision", takes_any=True)
         if role_of(node) == "optimize":
             repaired = self._policy.forced_high.get(str(node.name))
             return Decision("high", repaired or "part of the optimizer, which works in float32")
-        return self._decide_by_policy(node, found)
+        return self._decide_by_policy(node, constraint)
 
-    def _decide_by_policy(self, node: ir.Node, found: Constraint) -> Decision:
+    def _decide_by_policy(self, node: ir.Node, constraint: Constraint) -> Decision:
         if INCLUDE in region_of(node):
-            return self._forced(node, found)
-        if found.form is None:
+            return self._forced(node, constraint)
+        if constraint.form is None:
             decides = self._has_casts and not is_kept(node, guarded=self._guarded)
             rounded = self._rules.decide_without_form(node) if decides else None
-            return rounded or self._unsupported(node, found)
+            return rounded or self._unsupported(node, constraint)
         if node in self._folded:
             return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
         if reason := self._kept_by_user(node):
             return Decision("high", reason)
         if settled := self._policy.settled.get(str(node.name)):
             is_low = settled.precision == "low"
-            return Decision(settled.precision, settled.reason, found.form if is_low else None, forced=is_low)
-        if reason := self._must_stay_float32(node, found.form):
+            return Decision(settled.precision, settled.reason, constraint.form if is_low else None, forced=is_low)
+        if reason := self._must_stay_float32(node, constraint.form):
             return Decision("high", reason)
-        return self._rules.decide(node, found.form, self._state)
+        return self._rules.decide(node, constraint.form, self._state)
 
-    def _forced(self, node: ir.Node, found: Constraint) -> Decision:
+    def _forced(self, node: ir.Node, constraint: Constraint) -> Decision:
         """Make a node low by force: lists, numerics and ranges do not count, a kernel only so far as one must exist."""
         which = f"--include: node '{node.name}' ({operator_name(node)})"
         if DISABLE_AMP in region_of(node):
             raise OptionError(f"{which} is inside a disable_amp region as well, which keeps it as it is: drop one")
-        if found.form is not None:
+        if constraint.form is not None:
             fault = self._faults.of(node)
             doubt = f", though {fault}" if fault else ""
-            return Decision("low", f"low by force (--include){doubt}", found.form, forced=True)
-        elsewhere = self._constraints.of(node, anywhere=True) if found.missing_kernel else found
+            return Decision("low", f"low by force (--include){doubt}", constraint.form, forced=True)
+        elsewhere = self._constraints.of(node, anywhere=True) if constraint.missing_kernel else constraint
         if elsewhere.form is not None:
-            reason = f"low by force (--include), though there is {found.reason}: another provider runs it"
+            reason = f"low by force (--include), though there is {constraint.reason}: another provider runs it"
             return Decision("low", reason, elsewhere.form, forced=True)
-        raise OptionError(f"{which} cannot be {self._policy.low}: {found.reason}; narrow the pattern")
+        raise OptionError(f"{which} cannot be {self._policy.low}: {constraint.reason}; narrow the pattern")
 
     def _constraint(self, node: ir.Node) -> Constraint:
-        found = self._constraints.of(node)
-        if found.no_schema and (form := self._rules.form_without_schema(node)) is not None:
+        constraint = self._constraints.of(node)
+        if constraint.no_schema and (form := self._rules.form_without_schema(node)) is not None:
             return Constraint(form)
-        return found
+        return constraint
 
-    def _unsupported(self, node: ir.Node, found: Constraint) -> Decision:
+    def _unsupported(self, node: ir.Node, constraint: Constraint) -> Decision:
         self.without_form.append(node)
-        if found.missing_kernel:
+        if constraint.missing_kernel:
             name = operator_name(node)
             self.missing_kernels[name] = self.missing_kernels.get(name, 0) + 1
-        return Decision("high", found.reason)
+        return Decision("high", constraint.reason)
 
     def _kept_by_user(self, node: ir.Node) -> str:
         """Say why the user's words, or a repair, keep the node in float32; empty if they do not."""

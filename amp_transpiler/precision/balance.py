@@ -1,4 +1,4 @@
-"""The default aim of level auto: 16 bits, unless they cost time.
+"""Chooses by the default aim of level auto: 16 bits, unless they cost time.
 
 Of all conversions that keep the limits, float32 among them, it is the smallest one whose predicted time is at most a
 tenth above the fastest one's.
@@ -58,5 +58,5 @@ def aimed(policy: Policy, aim: Aim, model: ir.Model) -> Policy:
     """
     if aim != "float32":
         return dataclasses.replace(policy, objective=aim)
-    kept = {str(node.name): Settled("high", _KEPT) for node in all_nodes(model)}
-    return dataclasses.replace(policy, objective="low", settled={**kept, **policy.settled})
+    settled = {str(node.name): Settled("high", _KEPT) for node in all_nodes(model)}
+    return dataclasses.replace(policy, objective="low", settled={**settled, **policy.settled})

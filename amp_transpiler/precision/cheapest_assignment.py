@@ -1,4 +1,4 @@
-"""The cheapest assignment: what the rules leave open is decided by an exact minimum cut."""
+"""Finds the cheapest assignment: an exact minimum cut decides what the rules leave open."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def open_decisions(
         for node, decision in decisions.items()
         if decision.form is not None and not decision.forced and operator_class(node) not in binding
     }
-    found = choices(
+    opened = choices(
         model,
         forms,
         {node: decision for node, decision in decisions.items() if node not in forms},
@@ -83,7 +83,7 @@ def open_decisions(
         low=policy.low,
         outputs_as_computed=policy.outputs_as_computed and not policy.training,
     )
-    return OpenDecisions(found, decisions, policy.objective)
+    return OpenDecisions(opened, decisions, policy.objective)
 
 
 def _reason(island: Island, objective: str) -> str:

@@ -1,4 +1,4 @@
-"""The low form of a node: the inputs and outputs that become low, by its schema and the target's kernels.
+"""Finds the low form of a node: the inputs and outputs that become low, by its schema and the target's kernels.
 
 The other float32 slots stay float32: Resize's scales, for example, or LayerNormalization's Mean and InvStdDev.
 """
@@ -171,9 +171,9 @@ class _Judge:
         if self._low is BFLOAT16 and newest < FIRST_OPSET_WITH_BFLOAT16:  # other domains have it at any opset
             return Constraint(None, f"the schema of Cast-{newest} does not permit {self._low.name}")
         if self._training and standard and name in _LOWERED_FOR_TRAINING:
-            found = _lowered_form(kind, sig)
-            fits = inputs is None or found.form is None or found.form.inputs == inputs
-            return found if fits else Constraint(None, _no_such_form(name))
+            lowered = _lowered_form(kind, sig)
+            fits = inputs is None or lowered.form is None or lowered.form.inputs == inputs
+            return lowered if fits else Constraint(None, _no_such_form(name))
         runs = self._runs_anywhere if anywhere else functools.partial(self._runs_as_well, operator)
         return self._form_that_runs(operator, sig, slots, inputs, runs)
 
@@ -230,7 +230,7 @@ class _Judge:
 
 def _float_slots(kind: Kind, sig: Signature) -> list[_FloatSlot] | str:
     """List the float32 slots of a kind, outputs last; or say which of its values cannot be low."""
-    found = []
+    slots = []
     for output, types, formal in ((False, kind.inputs, sig.input), (True, kind.outputs, sig.output)):
         for index, type_ in enumerate(types):
             if type_ is None:
@@ -242,8 +242,8 @@ def _float_slots(kind: Kind, sig: Signature) -> list[_FloatSlot] | str:
                 continue
             if slot.type in sig.allowed and not slot.homogeneous:
                 return "its inputs may be of any types"
-            found.append(_FloatSlot(index, output, slot.type))
-    return found or "no float32 tensor fits its schema"
+            slots.append(_FloatSlot(index, output, slot.type))
+    return slots or "no float32 tensor fits its schema"
 
 
 def _primary(slots: list[_FloatSlot]) -> str:

@@ -1,4 +1,4 @@
-"""Predicted errors, corrected by what was measured of whole choices.
+"""Corrects predicted errors by what was measured of whole choices.
 
 A prediction is a sum of terms: what each low node adds, and each cast. A measured choice says what its terms add up to
 in truth. Iterative proportional fitting gives the terms nearest to those predicted that agree with all measured
@@ -22,7 +22,7 @@ Term: TypeAlias = tuple[str, str]
 
 _ROUNDS = 40  # measured choices may contradict each other: where errors cancel, less is low with more error
 _AGREE = 1e-3  # of a sum: terms that differ from all that was found by less agree with it
-_UNFORESEEN = 1e-4  # what the terms of a choice add beside what is predicted, so that any of them can be blamed
+_UNFORESEEN = 1e-4  # what the terms of a choice add besides what is predicted, so that any of them can be blamed
 LEAST = 1 / 16
 """Of a predicted term, what it keeps where measured choices contradict each other."""
 
@@ -54,21 +54,21 @@ def corrected(
     place = {name: index for index, name in enumerate(names)}
     terms = np.array([predicted[name] for name in names], np.float64)
     rows = []
-    for one in measured:
+    for measurement in measured:
         row = np.zeros(len(names))
-        for name, part in one.parts.items():
+        for name, part in measurement.parts.items():
             if name in place:
                 row[place[name]] = part
-        rows.append((row, one.found))
+        rows.append((row, measurement.found))
     terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _ in rows), default=0.0))
     floor = least * terms
     for _ in range(_ROUNDS):
         off = 0.0
-        for row, found in rows:
+        for row, target in rows:
             total = float(row @ terms)
             if total > 0.0:
-                off = max(off, abs(found - total) / total)
-                terms = np.where(row > 0.0, np.maximum(terms * (found / total), floor), terms)
+                off = max(off, abs(target - total) / total)
+                terms = np.where(row > 0.0, np.maximum(terms * (target / total), floor), terms)
         if off < _AGREE:
             break
     return {**predicted, **dict(zip(names, map(float, terms), strict=True))}

@@ -1,8 +1,8 @@
-"""From a program to the numbers of a minimum cut, and from its answer back to nodes and values.
+"""Turns a program into the numbers of a minimum cut, and its answer back into nodes and values.
 
 An item is what has one precision: a node that may be either, the nodes of one operator that is written out as several,
 or a port through which control flow passes values on. A value is a tensor between items. Casts that the source has
-itself are told apart from those that would be inserted:
+itself are kept apart from those that would be inserted:
 
 - a cast from float32 to float32 is no more than its input, and the second of two equal ones no more than the first;
 - one to the low format is a reader that wants it low, whose cast is shared with others;
@@ -170,7 +170,7 @@ class Choices:
 
         Args:
             weights: what nodes and casts cost.
-            reads: returns what it costs, beside the cast, that nodes read a float32 value low.
+            reads: returns what it costs, besides the cast, that nodes read a float32 value low.
         """
         return _weighed(self._items, self._links, weights, reads)
 
@@ -343,7 +343,9 @@ class _Reading:
             return (value.name in self._low_io and _is_input(value),)
         if (cast := _source_cast(value)) is not None and cast.inputs[0] is not None:
             before = cast.inputs[0].dtype
-            return (True,) if before == self._low.dtype else (True, False) if before in _COMPOSED else (False,)
+            if before == self._low.dtype:
+                return (True,)
+            return (True, False) if before in _COMPOSED else (False,)
         decision = self._fixed.get(node)
         if decision is None:
             return (False,)
@@ -422,8 +424,8 @@ def _connected(items: Iterable[int], links: Iterable[_Link]) -> dict[int, int]:
 
     for link in links:
         members = [item for item in link.items if item in parent]
-        for one, other in itertools.pairwise(members):
-            parent[root(one)] = root(other)
+        for first, second in itertools.pairwise(members):
+            parent[root(first)] = root(second)
     return {item: root(item) for item in parent}
 
 
@@ -438,7 +440,7 @@ def _weighed(
     low = [sum(map(weights.low, item.nodes)) if item.held is None else math.inf for item in items]
     high = [sum(map(weights.high, item.nodes)) for item in items]
     casts = [(weights.cast_to_low(link.value), weights.cast_to_high(link.value)) for link in links]
-    best = min(_plain_cost(own, is_low, links, casts) for own, is_low in ((low, True), (high, False)))
+    best = min(_plain_cost(costs, is_low, links, casts) for costs, is_low in ((low, True), (high, False)))
     unit = 2.0 ** (math.frexp(best)[1] - _PRECISE) if 0 < best < math.inf else 1.0
     most = 2 << _PRECISE
 
@@ -462,10 +464,10 @@ def _weighed(
 
 
 def _plain_cost(
-    own: Sequence[float], is_low: bool, links: tuple[_Link, ...], casts: Sequence[tuple[float, float]]
+    costs: Sequence[float], is_low: bool, links: tuple[_Link, ...], casts: Sequence[tuple[float, float]]
 ) -> float:
     """Return what it costs to make all items low, or none."""
-    total = sum(own)
+    total = sum(costs)
     for link, (to_low, to_high) in zip(links, casts, strict=True):
         if link.is_open:
             tensor = link.tensor

@@ -101,12 +101,12 @@ class DeviceFaults:
 
     def _is_product(self, node: ir.Node, row: KernelRow) -> bool:
         """Whether a product computes what the kernel of a row does wrong; take note of it."""
-        found = None
+        product = None
         if self._products is not None and row.condition == SEVERAL_BLOCKS:
-            found = row_sum(node, self._shapes.known(node, 0), self._low)
-        if found is None or self._products is None:
+            product = row_sum(node, self._shapes.known(node, 0), self._low)
+        if product is None or self._products is None:
             return False
-        self._products[node] = found
+        self._products[node] = product
         return True
 
     def product(self, node: ir.Node) -> RowSum | None:
@@ -147,7 +147,11 @@ class DeviceFaults:
     def share_shapes(self) -> None:
         """Let decisions about clones of the program share the shapes that faults depend on."""
         rows = {} if self._arithmetic is None else self._arithmetic.rows
-        names = {operator for (operator, name), found in rows.items() if name == self._low.name and _may_ask(found)}
+        names = {
+            operator
+            for (operator, name), kernel_rows in rows.items()
+            if name == self._low.name and _may_ask(kernel_rows)
+        }
         self._shapes.share(node for node in all_nodes(self._model) if operator_name(node) in names)
 
     def _holds(self, condition: str, node: ir.Node) -> bool:
@@ -238,7 +242,7 @@ def faulty_operators(target: Target, low: LowFormat, device: str) -> frozenset[s
     if not _runs_on_cuda(target):
         return frozenset()
     rows = arithmetic_of(device, target.ort).rows
-    firsts = {operator: found[0] for (operator, name), found in rows.items() if name == low.name}
+    firsts = {operator: kernel_rows[0] for (operator, name), kernel_rows in rows.items() if name == low.name}
     return frozenset(operator for operator, row in firsts.items() if row.fault and not row.condition)
 
 
@@ -247,8 +251,8 @@ def _runs_on_cuda(target: Target) -> bool:
 
 
 def _lowered(operator: Operator, low: str) -> Operator:
-    def types(found: tuple[str | None, ...]) -> tuple[str | None, ...]:
-        return tuple(low if type_ == "tensor(float)" else type_ for type_ in found)
+    def types(listed: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        return tuple(low if type_ == "tensor(float)" else type_ for type_ in listed)
 
     return dataclasses.replace(operator, inputs=types(operator.inputs), outputs=types(operator.outputs))
 

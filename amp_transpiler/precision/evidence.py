@@ -1,4 +1,4 @@
-"""Evidence from data: the ranges of a program's values, and what the rounding of nodes and values adds to its outputs.
+"""Holds evidence from data: the ranges of a program's values, and what rounding its nodes and values adds to outputs.
 
 Everything is by name, so that it holds for clones of the prepared program that it was collected on. `verification`
 collects it (`calibrate.py`, `sensitivity.py`); decisions read it.
@@ -67,7 +67,7 @@ class Evidence:
         cast_errors_by_output: output -> value -> likewise.
         read_errors_by_output: output -> place where a node reads a value (`read_key`) -> what it adds that the value is
             rounded there. Those of one value are parts of the error of its cast; where they cancel, they are larger.
-        alone_errors: node -> what it adds to the worst output when it alone is low, the casts of its inputs included.
+        alone_errors: node -> what it adds to the worst output when only it is low, the casts of its inputs included.
         estimated: node -> why its error is an estimate.
         samples: names of the samples.
         given: they are the user's, not made up.
@@ -137,5 +137,5 @@ def near_overflow(
     ranges: Mapping[str, TensorRange], low: LowFormat, headroom: float = HEADROOM
 ) -> list[tuple[str, TensorRange]]:
     """Return the values whose seen range times `headroom` does not fit, the largest first."""
-    found = [(name, seen) for name, seen in ranges.items() if seen.largest * headroom > low.max]
-    return sorted(found, key=lambda item: (-item[1].largest, item[0]))
+    overflowing = [(name, seen) for name, seen in ranges.items() if seen.largest * headroom > low.max]
+    return sorted(overflowing, key=lambda item: (-item[1].largest, item[0]))

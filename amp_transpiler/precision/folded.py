@@ -1,4 +1,4 @@
-"""Nodes that compute from constants alone. ONNX Runtime folds them: it runs them once, when it loads a model.
+"""Finds nodes that compute only from constants. ONNX Runtime folds them: it runs them once, when it loads a model.
 
 They stay float32, since ONNX Runtime folds on the CPU, which has float32 kernels for all of them but few float16
 kernels. A node that it could not fold would run every time. Some could not even be loaded: networks that standardise
@@ -20,7 +20,7 @@ __all__ = ["folded_nodes"]
 
 
 def folded_nodes(nodes: Iterable[ir.Node]) -> set[ir.Node]:
-    """Return the nodes that compute from constants alone, and those that move constants to such nodes.
+    """Return the nodes that compute only from constants, and those that move constants to such nodes.
 
     Nodes that only move constants to other readers are not among them: they may be low, and their constants too.
 

@@ -1,4 +1,4 @@
-"""The curve of best choices between error and cost: one dial, from no limit to no error.
+"""Finds the best choices between error and cost, from no limit to no error: for every bound on the error the cheapest.
 
 Each point is an exact minimum cut, where an error has a price: Lagrange's multiplier of the bound on the sum of squared
 errors. The higher the price, the fewer nodes are low that the outputs feel. Multipliers give the curve's convex hull;
@@ -27,18 +27,18 @@ from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
 
 __all__ = ["Frontier", "Point"]
 
-_STEPS = 24  # of a search for a multiplier: enough to tell a millionth of its logarithm apart
-_LOOKS = range(6, _STEPS, 2)  # steps at which is asked whether choices turn at one place alone of what is left
-_SAME = 1e-9  # of a cost: choices that differ by less turn at one place
-_BRANCHES = 40  # cuts that are tried around a neighbour of the hull
-_WORK = 12_000  # items that they may have together, so that large programs are not searched for long
-_LEAST = 1e-9  # of what a node is worth, to divide by
-_LEAST_WEIGHT = 1e-3  # of an output
-_REWEIGHTED = 2  # times that a limit is asked for, with less weight for outputs that have room
-_BESIDE = 16  # nodes of a choice that are tried in float32, and as many others that are tried low
-_PRICES = (1 / 2, 8.0)  # of the error that is allowed, as shares of all costs
-_HOLDS = 6  # times that regions which do not fit beside a choice are held in float32
-_FEW = 4096  # numbers of a constant that is looked at
+_STEPS = 24  # of a bisection for a multiplier: enough to separate a millionth of its logarithm
+_LOOKS = range(6, _STEPS, 2)  # at these steps the bisection checks whether the choice still changes at several places
+_SAME = 1e-9  # as a share of a cost: choices that differ by less change at one place
+_BRANCHES = 40  # the most cuts that are tried around a neighbour of the hull
+_WORK = 12_000  # the most items that these cuts have together, so that large programs are not searched for long
+_LEAST = 1e-9  # the least worth of a node, to divide by
+_LEAST_WEIGHT = 1e-3  # the least weight of an output
+_REWEIGHTED = 2  # how often a limit is asked for again, with less weight for outputs that have room
+_BESIDE = 16  # so many nodes of a choice are tried in float32, and as many others are tried low
+_PRICES = (1 / 2, 8.0)  # prices of the error that is allowed, as shares of all costs
+_HOLDS = 6  # how often regions that do not fit next to a choice are held in float32
+_FEW = 4096  # a constant is looked at if it has at most so many numbers
 _FORMATS = (np.float16, ml_dtypes.bfloat16)
 _RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
 
@@ -70,7 +70,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Neighbour:
-    """A choice on the hull, or just beside it.
+    """A choice on the hull, or just off it.
 
     Attributes:
         point: the choice; it keeps a limit.
@@ -147,14 +147,14 @@ class Frontier:
         several = len(self._errors.outputs) > 1
         for _ in range(self._budget(_REWEIGHTED * _STEPS) // _STEPS if several else 0):
             weights = self._weights_of(best.point, weights)
-            found = self._on_hull(limit, tuple(sorted(weights.items())))
-            best = min(best, found, key=lambda each: _rank(each.point))
+            neighbour = self._on_hull(limit, tuple(sorted(weights.items())))
+            best = min(best, neighbour, key=lambda each: _rank(each.point))
         return self._branched(best, limit)
 
     def widened(self, point: Point, rooms: Mapping[str, float]) -> Point:
         """Return the cheapest choice that is found which has all low nodes of another one, and little more error.
 
-        Multipliers see no more than the hull of all choices. A choice is often beside it, with room for some nodes
+        Multipliers see no more than the hull of all choices. A choice is often off it, with room for some nodes
         more. Around each of them the cut decides, so that none costs more casts than it saves.
 
         Args:
@@ -169,9 +169,9 @@ class Frontier:
             below, above = -_RANGE, _RANGE
             for _ in range(steps):
                 middle = (below + above) / 2
-                found = self._at(self._multiplier(middle), held, best.low, weights)
-                if all(error <= most[output] for output, error in self.squares(found).items()):
-                    best, above = min(best, found, key=_rank), middle
+                point_there = self._at(self._multiplier(middle), held, best.low, weights)
+                if all(error <= most[output] for output, error in self.squares(point_there).items()):
+                    best, above = min(best, point_there, key=_rank), middle
                 else:
                     below = middle
             beyond = self._at(self._multiplier(below), held, best.low, weights).low - best.low
@@ -181,7 +181,7 @@ class Frontier:
         return best
 
     def beside(self, point: Point) -> list[Point]:
-        """Return choices beside another one: with one node less that is low, or one more, and what is best around it.
+        """Return the neighbours of a choice: with one low node less, or one more, and what is best around it.
 
         Of what is low without a node, only the best part stays low. With a node more, others join it that save casts
         and add little error. In a large program not every node is tried.
@@ -207,10 +207,10 @@ class Frontier:
         return self._at(0.0, [name for kind in kinds for name in by_kind[kind]])
 
     def _by_kind(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        names_of_kind: dict[str, list[str]] = {}
         for name in self.names:
-            found.setdefault(self._kinds[name], []).append(name)
-        return found
+            names_of_kind.setdefault(self._kinds[name], []).append(name)
+        return names_of_kind
 
     def worthwhile(self, most: int, least: int = 0) -> list[Point] | None:
         """Return every choice in which no nodes are low that save less than their casts cost; None if they are many.
@@ -222,17 +222,17 @@ class Frontier:
             most: how many there may be.
             least: nodes that are low in each.
         """
-        found, waiting = {self.free: None}, [self.free]
+        points, waiting = {self.free: None}, [self.free]
         while waiting:
             low = waiting.pop().low
             for name in sorted(low):
                 fewer = self._at(0.0, self.open_names - low | {name})
-                if fewer not in found and len(fewer.low) >= least:
-                    found[fewer] = None
+                if fewer not in points and len(fewer.low) >= least:
+                    points[fewer] = None
                     waiting.append(fewer)
-            if len(found) > most:
+            if len(points) > most:
                 return None
-        return [point for point in found if len(point.low) >= least]
+        return [point for point in points if len(point.low) >= least]
 
     def point(self, low: Collection[str]) -> Point:
         """Return the choice in which just these nodes are low, of those that may be either."""
@@ -252,18 +252,18 @@ class Frontier:
             self._squares[point] = self._errors.squares(point.low, self._casts[point])
         return self._squares[point]
 
-    def learn(self, point: Point, found: Mapping[str, float]) -> None:
+    def learn(self, point: Point, errors: Mapping[str, float]) -> None:
         """Note the errors of a choice. Those that were predicted for its nodes and casts are corrected by them.
 
         Args:
             point: the choice.
-            found: output -> its error over the one that is allowed.
+            errors: output -> its error over the one that is allowed.
         """
-        if not point.low or not all(map(math.isfinite, found.values())):
+        if not point.low or not all(map(math.isfinite, errors.values())):
             return  # of what overflows nothing can be divided among nodes
-        self._errors.learn(point.low, self._casts[point], {output: error**2 for output, error in found.items()})
-        for kept in (self._squares, self._priced, self._known, self._key, self._solved):
-            kept.clear()
+        self._errors.learn(point.low, self._casts[point], {output: error**2 for output, error in errors.items()})
+        for cache in (self._squares, self._priced, self._known, self._key, self._solved):
+            cache.clear()
 
     def affordable(self, searches: int) -> int:
         """Return how many searches for a multiplier may be made, `searches` at most: fewer in a large program."""
@@ -275,13 +275,13 @@ class Frontier:
 
     def cheapest_under(self, errors: OutputErrors, limit: float) -> Point:
         """Return the cheapest choice that is found whose error is at most `limit`, if errors are these."""
-        kept = self._errors, self._squares, self._priced, self._known, self._key, self._solved
+        state_before = self._errors, self._squares, self._priced, self._known, self._key, self._solved
         self._errors, self._squares, self._priced = errors, {}, {}
         self._known, self._key, self._solved = {}, {}, {}
         try:
             return self.free if self.predicted(self.free) <= limit else self._on_hull(limit, ()).point
         finally:
-            self._errors, self._squares, self._priced, self._known, self._key, self._solved = kept
+            self._errors, self._squares, self._priced, self._known, self._key, self._solved = state_before
 
     def holds_under(self, point: Point, errors: OutputErrors) -> bool:
         """Whether a choice keeps the limits if errors are these."""
@@ -295,12 +295,12 @@ class Frontier:
         """
         for step in range(2 * _STEPS + 1):
             self._at(self._multiplier(_RANGE * (step / _STEPS - 1)))
-        own = self.point(low)
-        kept: list[Point] = []
+        chosen = self.point(low)
+        points: list[Point] = []
         for point in sorted({*self._known.values(), self.exact}, key=lambda point: (point.error, point.cost)):
-            if point != own and (not kept or point.cost < kept[-1].cost):
-                kept.append(point)
-        return sorted((*kept, own), key=lambda point: (-point.error, point.cost))
+            if point != chosen and (not points or point.cost < points[-1].cost):
+                points.append(point)
+        return sorted((*points, chosen), key=lambda point: (-point.error, point.cost))
 
     def _multiplier(self, logarithm: float) -> float:
         return math.exp(logarithm) * (self.exact.cost or 1.0)
@@ -317,8 +317,8 @@ class Frontier:
                 above = middle
             else:
                 below = middle
-        found = self._at(self._multiplier(above), weights=weights)
-        best = found if self.predicted(found) <= limit else self.exact
+        unlimited = self._at(self._multiplier(above), weights=weights)
+        best = unlimited if self.predicted(unlimited) <= limit else self.exact
         at = _Neighbour(best, self._multiplier(below), self._multiplier(above), weights)
         return dataclasses.replace(at, point=min(best, self._filled(at, limit), key=_rank))
 
@@ -349,7 +349,7 @@ class Frontier:
         return _Turn(key[0], self._known[keys[0]], self._known[keys[1]])
 
     def _beside(self, turn: _Turn | None, multiplier: float, weights: _OutputWeights) -> Point:
-        """Return the cheapest choice at a price of errors, where choices may turn at one place alone."""
+        """Return the cheapest choice at a price of errors, where choices may change at only one place."""
         if turn is not None:
             none: frozenset[str] = frozenset()
             best = turn.before if multiplier < turn.at else turn.after
@@ -360,9 +360,9 @@ class Frontier:
         """Return what outputs count next: less where the error is less than at the worst one."""
         squares = self.squares(point)
         worst = max(squares.values(), default=0.0) or 1.0
-        found = {output: weights.get(output, 1.0) * error / worst for output, error in squares.items()}
-        most = max(found.values(), default=0.0) or 1.0
-        return {output: max(weight / most, _LEAST_WEIGHT) for output, weight in found.items()}
+        scaled = {output: weights.get(output, 1.0) * error / worst for output, error in squares.items()}
+        most = max(scaled.values(), default=0.0) or 1.0
+        return {output: max(weight / most, _LEAST_WEIGHT) for output, weight in scaled.items()}
 
     def _filled(self, at: _Neighbour, limit: float) -> Point:
         """Return a choice between two neighbours of the hull: some of the nodes that differ are held in float32.
@@ -381,11 +381,11 @@ class Frontier:
                 many = middle
             else:
                 few = middle
-        found = self._at(at.cheaper, largest[:many], weights=at.weights)
-        return found if self.predicted(found) <= limit else at.point
+        filled = self._at(at.cheaper, largest[:many], weights=at.weights)
+        return filled if self.predicted(filled) <= limit else at.point
 
     def _branched(self, at: _Neighbour, limit: float) -> Point:
-        """Return the best choice beside the hull that is found by holding single nodes in one precision.
+        """Return the best choice off the hull that is found by holding single nodes in one precision.
 
         Each is again a cut, with what is best around the node that is held.
 
@@ -396,17 +396,17 @@ class Frontier:
         budget, best = max(4, self._budget(_BRANCHES)), at.point
         differing = self._at(at.cheaper, weights=at.weights).low - best.low
         for name in self._by_error(differing)[: budget // 2]:
-            found = self._at(at.cheaper, (name,), weights=at.weights)
-            if self.predicted(found) <= limit and _rank(found) < _rank(best):
-                best = found
+            branch = self._at(at.cheaper, (name,), weights=at.weights)
+            if self.predicted(branch) <= limit and _rank(branch) < _rank(best):
+                best = branch
         none: frozenset[str] = frozenset()
-        multiplier, held, kept, weights = self._key.get(best, (at.dearer, none, none, at.weights))
+        multiplier, held, held_low, weights = self._key.get(best, (at.dearer, none, none, at.weights))
         for name in reversed(self._by_error(self.open_names - best.low - held)[-budget // 2 :]):
             if name in best.low:
                 continue
-            found = self._at(multiplier, held, (*kept, name), weights)
-            if self.predicted(found) <= limit and _rank(found) < _rank(best):
-                best, kept = found, kept | {name}
+            branch = self._at(multiplier, held, (*held_low, name), weights)
+            if self.predicted(branch) <= limit and _rank(branch) < _rank(best):
+                best, held_low = branch, held_low | {name}
         return best
 
     def _budget(self, cuts: int) -> int:
@@ -422,10 +422,10 @@ class Frontier:
         return sorted(names, key=lambda name: (-errors.get(name, 0.0) / self._worth[name], -self._place[name]))
 
     def _at(
-        self, multiplier: float, held: Iterable[str] = (), kept: Iterable[str] = (), weights: _OutputWeights = ()
+        self, multiplier: float, held: Iterable[str] = (), held_low: Iterable[str] = (), weights: _OutputWeights = ()
     ) -> Point:
         """Return the cheapest choice at a price of errors, with some nodes held in float32 and others kept low."""
-        key = multiplier, frozenset(held), frozenset(kept), weights
+        key = multiplier, frozenset(held), frozenset(held_low), weights
         if key not in self._known:
             self._solved[key] = self._weighed(key).solve()
             self._known[key] = self._point(self._solved[key])
@@ -434,13 +434,13 @@ class Frontier:
 
     def _weighed(self, key: _Key) -> Choices:
         """Return the choices with a price on errors."""
-        multiplier, held, kept, weights = key
+        multiplier, held, held_low, weights = key
         errors = self._prices(weights)
         priced = WithErrors(self._weights, errors.nodes, errors.shared, multiplier)
         # More than anything else costs, yet finite: infinite costs on both sides would leave numbers no unit.
         much = 2.0 * (self.exact.cost + multiplier * errors.of_nodes(self.open_names))
         reads: Reads = lambda value, nodes: multiplier * errors.of_reads(value, nodes)  # noqa: E731
-        return self._choices.weighed(_Holding(priced, held, kept, much), reads)
+        return self._choices.weighed(_Holding(priced, held, held_low, much), reads)
 
     def _prices(self, weights: _OutputWeights = ()) -> PricedErrors:
         if weights not in self._priced:
@@ -451,11 +451,11 @@ class Frontier:
         """Return the cost of a choice. That of a cut caps what its best choice never pays."""
         weights = self._weights
         nodes = (node for nodes in self._items for node in nodes)
-        own = (weights.low(node) if node in chosen.low else weights.high(node) for node in nodes)
+        own_costs = (weights.low(node) if node in chosen.low else weights.high(node) for node in nodes)
         casts = (
             (weights.cast_to_low if cast.target == "low" else weights.cast_to_high)(cast.value) for cast in chosen.casts
         )
-        return math.fsum((*own, *casts))
+        return math.fsum((*own_costs, *casts))
 
     def _point(self, low: list[bool]) -> Point:
         chosen = self._plain.decide(low)
@@ -538,15 +538,15 @@ def _is_held(tensor: ir.TensorProtocol) -> bool:
 
 def _origins(moving: Iterable[ir.Node]) -> dict[str, str]:
     """Return value -> the value that its numbers come from, through operators that only move them."""
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for node in moving:
         read = [
             value for value in node.inputs if value is not None and is_float32(value) and constant_of(value) is None
         ]
         if len(read) == 1:
-            origin = found.get(str(read[0].name), str(read[0].name))
-            found |= {str(value.name): origin for value in node.outputs if is_float32(value)}
-    return found
+            origin = origins.get(str(read[0].name), str(read[0].name))
+            origins |= {str(value.name): origin for value in node.outputs if is_float32(value)}
+    return origins
 
 
 def _rank(point: Point) -> tuple[float, float]:

@@ -7,7 +7,7 @@ How it rounds in 16 bits on CUDA (`targets/data/arithmetic.txt`; errors of norma
 
 - GELU by Erf is fused in float16 and computes in float32 inside: it rounds once. With the addition of a bias before it,
   it becomes a BiasGelu, which rounds every step. In bfloat16 it stays as written.
-- GELU by Tanh is fused in float32 alone. In 16 bits it stays as written and rounds at every node.
+- GELU by Tanh is fused only in float32. In 16 bits it stays as written and rounds at every node.
 - SiLU would be a QuickGelu, which rounds every step. In float16 a view keeps it from being fused
   (`passes/part_fusions.py`), so that it rounds twice; in bfloat16 float32 would cost three launches for one.
 
@@ -109,7 +109,9 @@ def matches(nodes: Iterable[ir.Node]) -> Iterator[Match]:
 
 def _kind_of(value: ir.Value) -> Literal["number", "constant", ""]:
     tensor = constant_of(value)
-    return "" if tensor is None else "number" if tensor.size == 1 else "constant"
+    if tensor is None:
+        return ""
+    return "number" if tensor.size == 1 else "constant"
 
 
 _ENDS: dict[str, list[tuple[Pattern, Call]]] = {}

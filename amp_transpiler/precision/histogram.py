@@ -1,4 +1,4 @@
-"""How many numbers are of which magnitude: counts by powers of two, two powers together."""
+"""Counts how many numbers are of which magnitude: by powers of two, two powers together."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Histogram:
         if not (self.counts and other.counts):
             return self if self.counts else other
         lowest = min(self.lowest, other.lowest)
-        counts = [0] * max((one.lowest - lowest) // OCTAVES + len(one.counts) for one in (self, other))
-        for one in (self, other):
-            for index, count in enumerate(one.counts, start=(one.lowest - lowest) // OCTAVES):
+        counts = [0] * max((part.lowest - lowest) // OCTAVES + len(part.counts) for part in (self, other))
+        for part in (self, other):
+            for index, count in enumerate(part.counts, start=(part.lowest - lowest) // OCTAVES):
                 counts[index] += count
         return Histogram(lowest, tuple(counts))
 

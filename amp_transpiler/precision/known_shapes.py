@@ -1,4 +1,4 @@
-"""The shapes of what nodes read: as far as they are the same in every run, and the sizes to count with."""
+"""Says which shapes nodes read: as far as they are the same in every run, and the sizes to count with."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class KnownShapes:
         if (shared := self._shared(node)) is not None:
             return shared.known(node, index, infers=infers)
         dims = self._symbols(self._value(node, index), infers=infers)
-        return None if dims is None else tuple(dim if isinstance(dim, int) else None for dim in dims)
+        if dims is None:
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in dims)
 
     def counted(self, node: ir.Node, index: int) -> tuple[int, ...] | None:
         """Return the sizes to count with: those of a run with the given or usual sizes of open dimensions."""
@@ -71,14 +73,14 @@ class KnownShapes:
         declared = _dims(value.shape) if value.shape is not None else ("?",)
         if all(isinstance(dim, int) for dim in declared):
             return declared
-        found = self._main.shape(value)
-        if found is None:
+        dims = self._main.shape(value)
+        if dims is None:
             return self._inferred.get(str(value.name)) if infers else None
-        return tuple(dim or "?" for dim in found)  # nothing is computed where a size is 0: it is another in other runs
+        return tuple(dim or "?" for dim in dims)  # nothing is computed where a size is 0: it is another in other runs
 
     def _value(self, node: ir.Node, index: int) -> ir.Value | None:
-        own = self._nodes.get(str(node.name), node)
-        return own.inputs[index] if index < len(own.inputs) else None
+        counterpart = self._nodes.get(str(node.name), node)
+        return counterpart.inputs[index] if index < len(counterpart.inputs) else None
 
     @functools.cached_property
     def _nodes(self) -> Mapping[str, ir.Node]:

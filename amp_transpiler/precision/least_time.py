@@ -1,4 +1,4 @@
-"""The least predicted time of a run, in which the host asks for kernels ahead of the device that computes them.
+"""Minimises the predicted time of a run, in which the host asks for kernels ahead of the device that computes them.
 
 A kernel begins when it was asked for and the one before it has ended. So the time of a run is the longest of many: for
 each place, the calls of the host up to there and the kernels' seconds from there on. Every one of these is a sum, as a
@@ -43,17 +43,17 @@ def fastest(
     """
     run = _Run(choices, priced, TimeWeights(priced, with_casts), frozenset(fixed))
     first: list[Weights] = [_Float32(), run.plain, *others]
-    found = [run.tried(weights) for weights in first]
-    places = [min(found, key=lambda one: one.seconds).place]
+    trials = [run.tried(weights) for weights in first]
+    places = [min(trials, key=lambda trial: trial.seconds).place]
     for _ in range(_ROUNDS):
-        found.append(run.tried(TimeWeights(_Places(priced, run.order, places), with_casts)))
-        if found[-1].place in places[-2:]:  # nothing new, or it swings between two, which both count by now
+        trials.append(run.tried(TimeWeights(_Places(priced, run.order, places), with_casts)))
+        if trials[-1].place in places[-2:]:  # nothing new, or it swings between two, which both count by now
             break
-        places.append(found[-1].place)
-    least = min(one.seconds for one in found)
+        places.append(trials[-1].place)
+    least = min(trial.seconds for trial in trials)
     return min(
-        (one for one in found if one.seconds <= (1 + LEAST_GAIN) * least),
-        key=lambda one: (one.casts, one.low, one.seconds),
+        (trial for trial in trials if trial.seconds <= (1 + LEAST_GAIN) * least),
+        key=lambda trial: (trial.casts, trial.low, trial.seconds),
     ).weights
 
 
@@ -79,7 +79,7 @@ class _Run:
     """One run of a program, whatever is chosen.
 
     Attributes:
-        plain: the weights by which every kernel counts alone.
+        plain: the weights by which every kernel counts by itself.
         order: node -> its number in the order of execution.
     """
 
@@ -96,10 +96,10 @@ class _Run:
         for node, number in self.order.items():
             kernels[number + 1].append(self._priced.kernel(node, is_low=node in low))
         casts = [cast for cast in chosen.casts if not self.plain.takes_in(cast.value, cast.target)]
-        own: set[ir.Value] = set()
+        counted: set[ir.Value] = set()
         for cast in casts:
-            if is_cast(cast.value) and cast.value not in own:  # the source's own, which counts as a node
-                own.add(cast.value)
+            if is_cast(cast.value) and cast.value not in counted:  # the source's own, which counts as a node
+                counted.add(cast.value)
                 continue
             kernels[_place(cast.value, self.order) + 1].append(self._priced.cast_kernel(cast.value))
         seconds, place = _longest(kernels, self._priced.device.launch)
@@ -115,8 +115,8 @@ def _longest(kernels: Sequence[Sequence[Kernel]], launch: float) -> tuple[float,
     """
     asked = done = 0.0
     place = -1
-    for number, own in enumerate(kernels):
-        for kernel in own:
+    for number, node_kernels in enumerate(kernels):
+        for kernel in node_kernels:
             asked += kernel.calls * launch
             if kernel.calls and asked >= done:  # the device waits for the host
                 done, place = asked, number - 1

@@ -106,7 +106,12 @@ def parse_tolerance(given: Tolerance) -> tuple[float | None, dict[str, float]]:
         name, equals, text = item.rpartition("=")
         name, value = name.strip(), _tolerance(text, given)
         if (equals and not name) or name in outputs or (not equals and overall is not None):
-            twice = f"{name!r} twice" if name else "no name before '='" if equals else "two tolerances for all outputs"
+            if name:
+                twice = f"{name!r} twice"
+            elif equals:
+                twice = "no name before '='"
+            else:
+                twice = "two tolerances for all outputs"
             raise OptionError(f"tolerance is {given!r}, which has {twice}: expected one for each, as 2%,logits=1%")
         if equals:
             outputs[name] = value
@@ -138,18 +143,18 @@ def checked_headroom(given: float) -> float:
 _EXPECTED = "tolerance is {}: expected a fraction of at least 0 such as 0.01, '1%', or 'logits=1%,boxes=0.5'"
 
 
-def _tolerance(value: float | str, given: Tolerance) -> float:
-    fraction = _fraction(value, given, lambda number: number >= 0.0, _EXPECTED)
+def _tolerance(value: float | str, option: Tolerance) -> float:
+    fraction = _fraction(value, option, lambda number: number >= 0.0, _EXPECTED)
     if isinstance(value, str) and fraction >= 1.0 and not value.strip().endswith("%"):
         meant = value.strip()
         raise OptionError(
-            f"tolerance is {given!r}, where {meant} without a percent sign is {100 * fraction:g}%: write {meant}% for "
+            f"tolerance is {option!r}, where {meant} without a percent sign is {100 * fraction:g}%: write {meant}% for "
             f"{meant} percent, or {100 * fraction:g}% if you mean that"
         )
     return fraction
 
 
-def _fraction(value: Any, given: Any, fits: Callable[[float], bool], expected: str) -> float:
+def _fraction(value: Any, option: Any, fits: Callable[[float], bool], expected: str) -> float:
     """Return a number, or the number that a text is, which may be a percentage."""
     try:
         if isinstance(value, str):
@@ -161,5 +166,5 @@ def _fraction(value: Any, given: Any, fits: Callable[[float], bool], expected: s
     except (TypeError, ValueError):
         number = math.nan
     if not fits(number):
-        raise OptionError(expected.format(repr(given)))
+        raise OptionError(expected.format(repr(option)))
     return number

@@ -62,14 +62,14 @@ def find_masks(
     Args:
         nodes: of a typed program, in the order of execution.
         ranges: the damage that rounding does to constants.
-        from_integers: float values that are computed from integers alone. A product of one and "minus infinity" is a
+        from_integers: float values that are computed only from integers. A product of one and "minus infinity" is a
             mask; that of a feature is not.
         is_fixed: whether a node stays in float32 whatever else is decided: then its mask stays as it is.
     """
     hidden = _hidden(nodes, is_fixed)
     uses: set[tuple[ir.Node, int]] = set()
     masked: dict[ir.Value, bool] = {}  # values with a mask in them -> whether they are nothing else
-    made: set[ir.Node] = set()
+    maskings: set[ir.Node] = set()
     for node in nodes:
         starts = [
             (node, index)
@@ -89,9 +89,11 @@ def find_masks(
         )
         masked.update(dict.fromkeys(node.outputs, pure))
         if pure:
-            made.add(node)
+            maskings.add(node)
     return (
-        Masks(frozenset(uses), frozenset(made | _factors(nodes, made, uses)), frozenset(masked)) if uses else NO_MASKS
+        Masks(frozenset(uses), frozenset(maskings | _factors(nodes, maskings, uses)), frozenset(masked))
+        if uses
+        else NO_MASKS
     )
 
 
@@ -101,10 +103,10 @@ def _starting_inputs(node: ir.Node, from_integers: Collection[ir.Value]) -> tupl
         return ()
     if node.op_type in MOVEMENT:
         return (0,)
-    found = _STARTS.get(node.op_type, ())
+    starts = _STARTS.get(node.op_type, ())
     if node.op_type == "Mul":
-        return tuple(index for index in found if node.inputs[1 - index] in from_integers)
-    return found
+        return tuple(index for index in starts if node.inputs[1 - index] in from_integers)
+    return starts
 
 
 def _hidden(nodes: list[ir.Node], is_fixed: Callable[[ir.Node], bool]) -> set[ir.Value]:
@@ -135,14 +137,14 @@ def _hides(node: ir.Node, index: int, hidden: set[ir.Value], is_fixed: Callable[
     return through and all(value in hidden and is_float32(value) for value in node.outputs)
 
 
-def _factors(nodes: list[ir.Node], made: set[ir.Node], uses: set[tuple[ir.Node, int]]) -> set[ir.Node]:
+def _factors(nodes: list[ir.Node], maskings: set[ir.Node], uses: set[tuple[ir.Node, int]]) -> set[ir.Node]:
     """The nodes whose results are only multiplied by "minus infinity": a switch, of which any rounding will do."""
-    switches = {node for node, _ in uses if node in made and node.op_type == "Mul"}
-    found: set[ir.Node] = set()
+    switches = {node for node, _ in uses if node in maskings and node.op_type == "Mul"}
+    factors: set[ir.Node] = set()
     for node in reversed(nodes):
-        if node in made or not is_standard(node) or not any(map(is_float32, node.outputs)):
+        if node in maskings or not is_standard(node) or not any(map(is_float32, node.outputs)):
             continue
         readers = [use.node for value in node.outputs for use in value.uses()]
-        if readers and all(reader in switches or reader in found for reader in readers):
-            found.add(node)
-    return found
+        if readers and all(reader in switches or reader in factors for reader in readers):
+            factors.add(node)
+    return factors

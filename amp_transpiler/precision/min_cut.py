@@ -1,4 +1,4 @@
-"""The cheapest choice between two precisions for many items at once: an exact minimum cut. Pure numbers, no ONNX.
+"""Finds the cheapest choice between two precisions for many items at once, by an exact minimum cut. Numbers, no ONNX.
 
 An item is low or high, at a cost each. A tensor between items costs a cast where a reader wants it in the other
 precision: one for each direction, however many readers. As a cut, the source side is low and the sink side is high:
@@ -77,10 +77,10 @@ class CutProblem:
         """
         total = 0
         for item, is_low in enumerate(low):
-            own = self.low[item] if is_low else self.high[item]
-            if own is None:
+            item_cost = self.low[item] if is_low else self.high[item]
+            if item_cost is None:
                 raise ValueError(f"item {item} cannot be {'low' if is_low else 'high'}")
-            total += own
+            total += item_cost
         for tensor in self.tensors:
             made_low = tensor.made_low if tensor.producer is None else low[tensor.producer]
             wants = {low[reader] for reader in tensor.readers}
@@ -116,7 +116,7 @@ def minimum_cut(problem: CutProblem) -> list[bool]:
 
 
 def _check(problem: CutProblem) -> None:
-    costs = [cost for own in (problem.low, problem.high) for cost in own if cost is not None]
+    costs = [cost for side in (problem.low, problem.high) for cost in side if cost is not None]
     costs += [cost for tensor in problem.tensors for cost in (tensor.to_low, tensor.to_high)]
     if any(cost < 0 for cost in costs):
         raise ValueError(f"a cost is negative: {min(costs)}")
@@ -214,9 +214,9 @@ def _reached_by_paths(edges: list[_Edge], count: int) -> set[int]:
         came = {_SOURCE: _SOURCE}  # place -> the one before it
         pending = [_SOURCE]
         for place in pending:  # it grows
-            found = [end for end, left in room[place].items() if left and end not in came]
-            came.update(dict.fromkeys(found, place))
-            pending += found
+            reached = [end for end, left in room[place].items() if left and end not in came]
+            came.update(dict.fromkeys(reached, place))
+            pending += reached
             if _SINK in came:
                 break
         else:

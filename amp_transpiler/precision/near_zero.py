@@ -1,4 +1,4 @@
-"""What is read by operators that are steep near zero: logarithms, quotients, roots.
+"""Finds what operators read that are steep near zero: logarithms, quotients, roots.
 
 They turn the relative error of a small number into an error of their result. A low format keeps relative errors small
 down to its least normal number only; below it digits go, and at last the number itself. So what such an operator reads
@@ -59,25 +59,25 @@ def near_zero(
         ranges: value -> the range that the user's data showed.
         headroom: how many times smaller numbers must fit than the data showed.
         safe: parts of a whole that is safe; what they read is no concern.
-        integers: values that are computed from integers alone, which are no small numbers unless a bound makes them.
+        integers: values that are computed only from integers, which are no small numbers unless a bound makes them.
 
     Returns:
         Node -> the reason.
     """
-    found: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, str] = {}
     steep = [(node, read) for node in nodes if node not in safe and (read := steep_input(node)) is not None]
     if low.name != "float16" or not steep:
-        return found
+        return reasons
     bounds = LowerBounds(nodes)
     for node, read in steep:
         if not is_float32(read) or constant_of(read) is not None:
             continue
         why = _too_small(read, bounds.of(read), ranges.get(str(read.name)), low, headroom, is_count=read in integers)
         if why:
-            found.setdefault(node, f"{node.op_type} is steep near zero: {why}")
+            reasons.setdefault(node, f"{node.op_type} is steep near zero: {why}")
             for maker in _makers(read):
-                found.setdefault(maker, f"{node.op_type} '{node.name}', steep near zero, reads it: {why}")
-    return found
+                reasons.setdefault(maker, f"{node.op_type} '{node.name}', steep near zero, reads it: {why}")
+    return reasons
 
 
 def _too_small(
@@ -119,7 +119,7 @@ def _hands_on(node: ir.Node) -> bool:
 
 
 class LowerBounds:
-    """The least number that each value of a program can be, as far as the graph alone says it.
+    """The least number that each value of a program can be, as far as the graph says it without data.
 
     Args:
         nodes: of a typed program, in the order of execution.
@@ -179,8 +179,8 @@ def _chosen(node: ir.Node, bounds: LowerBounds) -> float:
 
 
 def _clipped(node: ir.Node, bounds: LowerBounds) -> float:
-    given = bounds.of(node.inputs[1]) if len(node.inputs) > 1 else _UNKNOWN
-    return max(_first(node, bounds), given, node.attributes.get_float("min", _UNKNOWN))
+    bound = bounds.of(node.inputs[1]) if len(node.inputs) > 1 else _UNKNOWN
+    return max(_first(node, bounds), bound, node.attributes.get_float("min", _UNKNOWN))
 
 
 def _product(node: ir.Node, bounds: LowerBounds) -> float:

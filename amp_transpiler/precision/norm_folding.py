@@ -1,4 +1,4 @@
-"""The choice of BatchNormalization nodes to fold into the operator before them."""
+"""Chooses the BatchNormalization nodes to fold into the operator before them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Nodes that are numerically unsafe in a low format, as far as can be told without running the program.
+"""Finds nodes that are numerically unsafe in a low format, as far as can be known without running the program.
 
 Five rules, each a function from a typed program to nodes with a reason:
 
 1. operators that amplify rounding errors or leave the format's range (a column of the operator table);
 2. sums of squares, and the operators on them up to the one that uses them;
 3. values computed with a constant beyond the format's range, such as a softmax mask;
-4. index arithmetic: floats computed from integers alone, such as positions and masks;
+4. index arithmetic: floats computed only from integers, such as positions and masks;
 5. floats from which sizes are made, such as counts of rows (`size_chains.py`).
 
 Where data showed the ranges of all values around a node, `shown_safe` says whether they speak for it all the same.
@@ -64,7 +64,7 @@ def unsafe_nodes(
     from amp_transpiler.precision.size_chains import size_chains
 
     nodes = list(in_order(model.graph))
-    found: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, str] = {}
     rules: tuple[Found, ...] = (
         _amplifiers([node for node in nodes if node not in safe], low),
         _squares(nodes),
@@ -74,8 +74,8 @@ def unsafe_nodes(
     )
     for rule in rules:
         for node, reason in rule:
-            found.setdefault(node, reason)
-    return found
+            reasons.setdefault(node, reason)
+    return reasons
 
 
 def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -120,11 +120,11 @@ def normalisations(nodes: list[ir.Node]) -> list[frozenset[ir.Node]]:
     Args:
         nodes: those of a program, in the order of execution.
     """
-    found: dict[ir.Node, set[ir.Node]] = {}
+    groups: dict[ir.Node, set[ir.Node]] = {}
     for node, _, together in _on_squares(nodes):
-        members = {node}.union(*(found.get(other, {other}) for other in together))
-        found.update(dict.fromkeys(members, members))
-    return list({id(members): frozenset(members) for members in found.values() if len(members) > 1}.values())
+        members = {node}.union(*(groups.get(other, {other}) for other in together))
+        groups.update(dict.fromkeys(members, members))
+    return list({id(members): frozenset(members) for members in groups.values() if len(members) > 1}.values())
 
 
 def _on_squares(nodes: list[ir.Node]) -> Iterator[tuple[ir.Node, str, list[ir.Node]]]:
@@ -219,7 +219,7 @@ def _sizes(sizing: Iterable[ir.Node]) -> Found:
 
 
 def from_integers(nodes: list[ir.Node]) -> Iterator[ir.Node]:
-    """Yield the nodes that make floats from integers, or compute floats from such floats and constants alone."""
+    """Yield the nodes that make floats from integers, or compute floats only from such floats and constants."""
     derived: set[ir.Value] = set()
     for node in nodes:
         floats = [value for value in node.inputs if is_float32(value) and constant_of(value) is None]

@@ -1,4 +1,4 @@
-"""The opset that a program is converted at: its own, or a higher one at which more of its nodes can be low.
+"""Chooses the opset that a program is converted at: its own, or a higher one at which more of its nodes can be low.
 
 bfloat16 came to Conv at opset 22, where MaxPool, Dropout and others lose their CUDA kernels (`targets/kernel_table.py`
 says why). So a higher opset is taken only if more computing nodes can be low there, and no node loses its kernel but
@@ -116,21 +116,23 @@ def choose_opset(
         has_equivalent: whether a node can be written in operators that keep their kernels.
         can_lower: whether the rules would make a node low; nodes that they would not do not count.
     """
-    own = opset_of(model, "")
-    groups = _groups(model, own, can_lower)
+    model_opset = opset_of(model, "")
+    groups = _groups(model, model_opset, can_lower)
     total = sum((group.wanted for group in groups), _Count())
-    start = most = _can_be_low(groups, constraints, own)
-    best = OpsetChoice(own)
-    for opset in _candidates(groups, own, constraints.target):
+    start = most = _can_be_low(groups, constraints, model_opset)
+    best = OpsetChoice(model_opset)
+    for opset in _candidates(groups, model_opset, constraints.target):
         low = _can_be_low(groups, constraints, opset)
         if low <= most or most == total:
             continue
-        lost = [node for group in groups if _loses_kernel(group, constraints, own, opset) for node in group.nodes]
+        lost = [
+            node for group in groups if _loses_kernel(group, constraints, model_opset, opset) for node in group.nodes
+        ]
         if lost and low.computing == most.computing:
             continue  # the equivalents of lost nodes cost more than cheap nodes gain by being low
         if all(map(has_equivalent, lost)):
             reason = _reason(start, low, total, constraints.low.name, lost)
-            best, most = OpsetChoice(opset, f"opset {own} -> {opset}: {reason}", tuple(lost)), low
+            best, most = OpsetChoice(opset, f"opset {model_opset} -> {opset}: {reason}", tuple(lost)), low
     return best
 
 
@@ -147,11 +149,11 @@ def asked_opset(
         has_equivalent: whether a node can be written in operators that keep their kernels.
         opset: the opset.
     """
-    own = opset_of(model, "")
-    if opset == own:
-        return OpsetChoice(own)
-    groups = _groups(model, own, lambda _: True)
-    lost = [node for group in groups if _loses_kernel(group, constraints, own, opset) for node in group.nodes]
+    model_opset = opset_of(model, "")
+    if opset == model_opset:
+        return OpsetChoice(model_opset)
+    groups = _groups(model, model_opset, lambda _: True)
+    lost = [node for group in groups if _loses_kernel(group, constraints, model_opset, opset) for node in group.nodes]
     rewrite = tuple(filter(has_equivalent, lost))
     notes = (
         ("written in operators that keep their kernels", {node.op_type for node in rewrite}),
@@ -161,7 +163,7 @@ def asked_opset(
         ),
     )
     told = [f"; {', '.join(sorted(op_types))} {what}" for what, op_types in notes if op_types]
-    return OpsetChoice(opset, f"opset {own} -> {opset} as asked{''.join(told)}", rewrite)
+    return OpsetChoice(opset, f"opset {model_opset} -> {opset} as asked{''.join(told)}", rewrite)
 
 
 def _groups(model: ir.Model, opset: int, can_lower: Callable[[ir.Node], bool]) -> list[_Group]:
@@ -182,27 +184,27 @@ def _can_be_low(groups: list[_Group], constraints: Constraints, opset: int) -> _
     return sum(low, _Count())
 
 
-def _candidates(groups: list[_Group], own: int, target: Target) -> Iterator[int]:
+def _candidates(groups: list[_Group], model_opset: int, target: Target) -> Iterator[int]:
     """Opsets above `own` at which the schema of a node of the program changes."""
     op_types = {group.nodes[0].op_type for group in groups}
     versions = {version for op_type in op_types for version in target.release.schema_versions("", op_type)}
-    return iter(sorted(version for version in versions if own < version <= target.newest_opset))
+    return iter(sorted(version for version in versions if model_opset < version <= target.newest_opset))
 
 
-def _loses_kernel(group: _Group, constraints: Constraints, own: int, opset: int) -> bool:
+def _loses_kernel(group: _Group, constraints: Constraints, model_opset: int, opset: int) -> bool:
     """Whether nodes leave their provider at `opset`: they have a float32 kernel at `own`, and none of any type there.
 
     A node that only a fallback ran must still be run by some provider.
     """
     node, providers = group.nodes[0], constraints.target.providers
     version = constraints.target.release.schema_version
-    if version("", node.op_type, own) == version("", node.op_type, opset):
+    if version("", node.op_type, model_opset) == version("", node.op_type, opset):
         return False
     if constraints.of(node, opset=opset).form is not None:
         return False
     before, after = (
         [provider.has_kernel(operator_of(node, constraints.imports(version))) for provider in providers]
-        for version in (own, opset)
+        for version in (model_opset, opset)
     )
     return any(before) and (not any(after) or (before[0] and not after[0]))
 

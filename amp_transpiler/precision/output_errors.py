@@ -1,4 +1,4 @@
-"""The errors that choices add to each output, as shares of what is allowed there, and as prices of a cut."""
+"""Predicts the errors that choices add to each output, as shares of what is allowed there, and as prices of a cut."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class PricedErrors:
         if places is None:
             return 0.0
         # A port has no node of its own: it takes the whole.
-        found = [places.get(str(node.name), 0.0) for node in nodes] or places.values()
-        return math.fsum(found)
+        errors = [places.get(str(node.name), 0.0) for node in nodes] or places.values()
+        return math.fsum(errors)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class _Terms:
 
     def square(self, nodes: Collection[str], casts: Collection[str]) -> float:
         """Return what some low nodes and casts add together."""
-        own = math.fsum(self.nodes.get(name, 0.0) for name in nodes)
-        return own + math.fsum(self._cast(value, nodes) for value in casts)
+        of_nodes = math.fsum(self.nodes.get(name, 0.0) for name in nodes)
+        return of_nodes + math.fsum(self._cast(value, nodes) for value in casts)
 
     def largest(self, moved: Mapping[str, str]) -> dict[str, float]:
         """Return the largest error of the casts of one value's numbers, wherever they were moved."""
-        found: dict[str, float] = {}
+        largest: dict[str, float] = {}
         for value, error in self.casts.items():
             origin = moved.get(value, value)
-            found[origin] = max(found.get(origin, 0.0), error)
-        return found
+            largest[origin] = max(largest.get(origin, 0.0), error)
+        return largest
 
     def scaled(self, factors: _Errors, moved: Mapping[str, str], least: _Errors) -> _Terms:
         """Return the same with every term times a factor.
@@ -107,7 +107,7 @@ class _Terms:
             moved: value -> the one whose numbers it has.
             least: of a predicted term, what it keeps whatever is measured.
         """
-        known = dict.fromkeys(term for one in measured for term in one.parts)
+        known = dict.fromkeys(term for measurement in measured for term in measurement.parts)
         terms: dict[Term, float] = dict.fromkeys(known, 0.0)
         terms |= {("node", name): error for name, error in self.nodes.items()}
         largest = self.largest(moved)
@@ -184,13 +184,13 @@ class OutputErrors:
         """
         return {output: terms.square(nodes, casts) for output, terms in self._terms.items()}
 
-    def learn(self, nodes: Collection[str], casts: Collection[str], found: _Errors) -> None:
+    def learn(self, nodes: Collection[str], casts: Collection[str], errors: _Errors) -> None:
         """Correct the errors by those of a choice that was measured.
 
         Args:
             nodes: names of the nodes that are low.
             casts: names of the values that a cast makes low.
-            found: output -> the square of its error as a share of that which is allowed; finite.
+            errors: output -> the square of its error as a share of that which is allowed; finite.
         """
         for output, terms in self._predicted.items():
             blamed = sorted(name for name in nodes if name not in self._exact or terms.nodes.get(name))
@@ -202,7 +202,7 @@ class OutputErrors:
                 share = terms.casts.get(value, 0.0) / before if 0.0 < before < math.inf else 1.0
                 part = parts.get(("cast", origin), 0.0)
                 parts["cast", origin] = max(part, share * terms.part(value, nodes))  # rounded again it is the same
-            self._measured[output].append(Measurement(parts, found.get(output, 0.0)))
+            self._measured[output].append(Measurement(parts, errors.get(output, 0.0)))
         self._correct()
 
     def imagined(self, seed: int, kinds: Mapping[str, str]) -> OutputErrors:
@@ -223,30 +223,32 @@ class OutputErrors:
             names |= {*terms.nodes, *(self._moved.get(value, value) for value in (*terms.casts, *terms.reads))}
         drawn = np.clip(_SPREAD * random.standard_t(_FREEDOM, len(names)), -_FARTHEST, _FARTHEST)
         factors = dict(zip(sorted(names), map(float, np.exp(drawn)), strict=True))
-        output, suspects, found = self._unforeseen()
+        output, suspects, error = self._unforeseen()
         if suspects and seed % 2:
             culprit = suspects[random.integers(len(suspects))]
             whole = seed % 4 == 1
             for name in suspects:
                 if name == culprit or (whole and kinds.get(name) == kinds.get(culprit)):
                     before = max(self._predicted[output].nodes.get(name, 0.0), least.get(name, 0.0))
-                    factors[name] = found / before if before > 0.0 else 1.0
+                    factors[name] = error / before if before > 0.0 else 1.0
         predicted = {of: terms.scaled(factors, self._moved, least) for of, terms in self._predicted.items()}
         return OutputErrors(predicted, self._exact, self._moved, self._measured, _least=0.0)
 
     def _unforeseen(self) -> tuple[str, list[str], float]:
         """Return the output whose error was the least foreseen, the nodes that may be the cause, and the error."""
-        worst, found = _SURPRISE, ("", list[str](), 0.0)
+        worst, surprise = _SURPRISE, ("", list[str](), 0.0)
         for output, measured in self._measured.items():
-            cleared = {term for one in measured if one.found <= 1.0 for term in one.parts}
+            cleared = {term for measurement in measured if measurement.found <= 1.0 for term in measurement.parts}
             nodes = self._predicted[output].nodes
-            for one in measured:
-                expected = math.fsum(nodes.get(name, 0.0) for kind, name in one.parts if kind == "node")
-                if one.found > 1.0 and one.found > worst * expected:
-                    worst = one.found / expected if expected > 0.0 else math.inf
-                    suspects = [name for kind, name in one.parts if kind == "node" and (kind, name) not in cleared]
-                    found = output, suspects, one.found
-        return found
+            for measurement in measured:
+                expected = math.fsum(nodes.get(name, 0.0) for kind, name in measurement.parts if kind == "node")
+                if measurement.found > 1.0 and measurement.found > worst * expected:
+                    worst = measurement.found / expected if expected > 0.0 else math.inf
+                    suspects = [
+                        name for kind, name in measurement.parts if kind == "node" and (kind, name) not in cleared
+                    ]
+                    surprise = output, suspects, measurement.found
+        return surprise
 
     def _correct(self) -> None:
         self._terms = {
@@ -290,11 +292,11 @@ def _without_luck(measured: Sequence[Measurement]) -> list[Measurement]:
 
     It has less if errors cancel, as those of an output with few elements do by chance. No other choice repeats that.
     """
-    parts = [frozenset(term for term in one.parts if term[0] == "node") for one in measured]
-    found = [(nodes, one.found) for nodes, one in zip(parts, measured, strict=True)]
+    parts = [frozenset(term for term in measurement.parts if term[0] == "node") for measurement in measured]
+    errors = [(nodes, measurement.found) for nodes, measurement in zip(parts, measured, strict=True)]
     return [
-        dataclasses.replace(one, found=max(error for fewer, error in found if fewer <= nodes))
-        for one, nodes in zip(measured, parts, strict=True)
+        dataclasses.replace(measurement, found=max(error for fewer, error in errors if fewer <= nodes))
+        for measurement, nodes in zip(measured, parts, strict=True)
     ]
 
 
@@ -305,27 +307,27 @@ def _share(error: float, allowed: float) -> float:
 
 
 def _weighted(errors: Mapping[str, _Errors], weights: _Errors) -> Iterable[_Errors]:
-    for output, found in errors.items():
+    for output, of_output in errors.items():
         weight = weights.get(output, 1.0)
-        yield found if weight == 1.0 else {name: weight * error for name, error in found.items()}
+        yield of_output if weight == 1.0 else {name: weight * error for name, error in of_output.items()}
 
 
 def _summed(errors: Iterable[_Errors]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for of_output in errors:
         for name, error in of_output.items():
-            found[name] = found.get(name, 0.0) + error
-    return found
+            sums[name] = sums.get(name, 0.0) + error
+    return sums
 
 
 def _by_value(places: _Errors) -> dict[str, dict[str, float]]:
     """Return errors of places where values are read (`read_key`): value -> node -> error."""
-    found: dict[str, dict[str, float]] = {}
+    by_value: dict[str, dict[str, float]] = {}
     for place, error in places.items():
         value, node = place.split("\n", 1)
-        found.setdefault(value, {})[node] = error
-    return found
+        by_value.setdefault(value, {})[node] = error
+    return by_value
 
 
 def _flat(by_value: Mapping[str, _Errors]) -> dict[str, float]:
-    return {read_key(value, node): error for value, found in by_value.items() for node, error in found.items()}
+    return {read_key(value, node): error for value, of_value in by_value.items() for node, error in of_value.items()}

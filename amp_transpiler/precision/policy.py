@@ -1,4 +1,4 @@
-"""A policy: everything that a decision depends on beside the program, one explicit field each."""
+"""A policy: everything that a decision depends on besides the program, one explicit field each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Policy:
             (`precision/balance.py`).
         device: the device whose time counts.
         dims: name of an open dimension of the inputs -> its size, for predicted times.
-        evidence: what runs on data told about this very program.
+        evidence: what runs on data showed of this very program.
         headroom: how many times the range that data showed must fit into the low format.
         thresholds: magnitudes and sums from which nodes stay float32.
         low_parameters: parameters of a training program are stored low where every reader wants them low.

@@ -1,4 +1,4 @@
-"""The precision of values that control flow passes on: branch results, loop state, scan inputs and outputs.
+"""Decides the precision of values that control flow passes on: branch results, loop state, scan inputs and outputs.
 
 Such a value has one type inside and outside the body. The majority decides, which saves casts: a vote for each source
 of the value, and one for each precision in which each of its definitions is read. A tie goes to float32 for loop state,

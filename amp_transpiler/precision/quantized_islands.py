@@ -1,4 +1,4 @@
-"""Islands: groups of connected low nodes between quantized operators, which save less than the casts around them cost.
+"""Finds islands: groups of low nodes between quantized operators, which save less than the casts around them cost.
 
 Two low nodes are connected if one reads low a value that the other computes low. What is no such island is left to the
 objective of a policy.
@@ -78,13 +78,13 @@ def _makes_low(producer: ir.Node, value: ir.Value, decisions: Mapping[ir.Node, D
 
 def _inward(group: list[ir.Node], decisions: Mapping[ir.Node, Decision]) -> set[ir.Value]:
     """The values that would be cast on their way into the group."""
-    found: set[ir.Value] = set()
+    inward: set[ir.Value] = set()
     for node in group:
         for value in _low_inputs(node, decisions):
             producer = value.producer()
             if constant_of(value) is None and (producer is None or not _makes_low(producer, value, decisions)):
-                found.add(value)
-    return found
+                inward.add(value)
+    return inward
 
 
 def _root(parent: dict[ir.Node, ir.Node], node: ir.Node) -> ir.Node:

@@ -1,4 +1,4 @@
-"""How values grow where other inputs are larger, or longer, than those that a range was seen on.
+"""Says how values grow where other inputs are larger, or longer, than those that a range was seen on.
 
 A range that fits a format four times over says: what goes in may become four times as large. So headroom is taken where
 an operator reads: a square becomes sixteen times as large then, and an exponential its fourth power. What is counted or
@@ -46,11 +46,11 @@ def degrees(nodes: list[ir.Node]) -> dict[ir.Value, float]:
     Args:
         nodes: of a typed program, in the order of execution.
     """
-    found: dict[ir.Value, float] = {}
+    powers: dict[ir.Value, float] = {}
     for node in nodes:
-        if is_standard(node) and (degree := _degree(node, found)) != 1.0:
-            found.update(dict.fromkeys(node.outputs, degree))
-    return found
+        if is_standard(node) and (degree := _degree(node, powers)) != 1.0:
+            powers.update(dict.fromkeys(node.outputs, degree))
+    return powers
 
 
 def _degree(node: ir.Node, known: Mapping[ir.Value, float]) -> float:
@@ -94,11 +94,11 @@ def growing(model: ir.Model, nodes: list[ir.Node], shapes: KnownShapes) -> set[i
         nodes: all of its nodes, in the order of execution.
         shapes: as far as they are the same in every run.
     """
-    found = {value for value in model.graph.inputs if _counts(value)}
+    growing_values = {value for value in model.graph.inputs if _counts(value)}
     for node in nodes:
-        if is_standard(node) and (_starts(node, shapes) or _follows(node, found)):
-            found.update(node.outputs)
-    return found
+        if is_standard(node) and (_starts(node, shapes) or _follows(node, growing_values)):
+            growing_values.update(node.outputs)
+    return growing_values
 
 
 def touches_growing(node: ir.Node, grown: Collection[ir.Value]) -> bool:

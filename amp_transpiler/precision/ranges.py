@@ -1,4 +1,4 @@
-"""The damage that rounding to a low format does to constants."""
+"""Measures the damage that rounding to a low format does to constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many terms an operator sums, or multiplies, into one number of its result."""
+"""Counts the terms that an operator sums, or multiplies, into one number of its result."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _conv_transpose(node: ir.Node, sizes: Sizes) -> int:
 def _reduced(node: ir.Node, sizes: Sizes) -> int:
     """The dimensions that are reduced, multiplied; all of them where none is named."""
     shape = _shape(node, 0, sizes)
-    given = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
-    axes = node.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
+    named = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    axes = node.attributes.get_ints("axes", ()) if named is None else named.reshape(-1).tolist()
     if not axes and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return 0
     return math.prod(shape[axis] for axis in axes) if axes and shape else math.prod(shape)
@@ -74,7 +74,9 @@ def _averaged_whole(node: ir.Node, sizes: Sizes) -> int:
 def _attention(node: ir.Node, sizes: Sizes) -> int:
     """The longer of the two sums: over a query's width, and over the keys."""
     query, key = _shape(node, 0, sizes), _shape(node, 1, sizes)
-    return max(query[-1], key[-2] if len(key) > 2 else query[-2]) if len(query) > 2 else 0
+    if len(query) <= 2:
+        return 0
+    return max(query[-1], key[-2] if len(key) > 2 else query[-2])
 
 
 def _recurrent(node: ir.Node, sizes: Sizes) -> int:

@@ -1,4 +1,4 @@
-"""Constants of one 16-bit format in another: which of them stay exact, and what becomes of the others."""
+"""Casts constants of one 16-bit format to another: which of them stay exact, and what becomes of the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refit(tensor: ir.TensorProtocol, low: LowFormat) -> str:
 
 
 def _refit(flat: np.ndarray, low: LowFormat) -> str:
-    found = "exact"
+    fault = "exact"
     for at in range(0, flat.size, _BLOCK):
         wide = flat[at : at + _BLOCK].astype(np.float32)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -42,10 +42,10 @@ def _refit(flat: np.ndarray, low: LowFormat) -> str:
         if bool((finite & ~np.isfinite(narrow)).any()):
             return "overflows"
         if bool(((wide != 0) & (narrow == 0)).any()):
-            found = "vanishes"
-        elif found == "exact" and bool((finite & (wide != narrow)).any()):
-            found = "rounds"
-    return found
+            fault = "vanishes"
+        elif fault == "exact" and bool((finite & (wide != narrow)).any()):
+            fault = "rounds"
+    return fault
 
 
 def refitting_note(constants: Iterable[tuple[str, ir.TensorProtocol]], low: LowFormat) -> tuple[str, ...]:
@@ -63,6 +63,6 @@ def refitting_note(constants: Iterable[tuple[str, ir.TensorProtocol]], low: LowF
         return ()
     parts = [f"{len(names.get('exact', ()))} of {total} constants are exact in {low.name}"]
     for fault, words in _FAULTS.items():
-        if found := names.get(fault):
-            parts.append(f"{words}: {first_few(quoted(found))}")
+        if constant_names := names.get(fault):
+            parts.append(f"{words}: {first_few(quoted(constant_names))}")
     return ("; ".join(parts),)

@@ -85,7 +85,7 @@ class Rules(abc.ABC):
         """
         return self
 
-    def raises(self, node: ir.Node) -> bool:  # noqa: ARG002 - most systems leave alone what the user wrote
+    def raises(self, node: ir.Node) -> bool:  # noqa: ARG002 - most systems do not touch what the user wrote
         """Whether a node that computes in 16 bits, because its data do, must compute in float32."""
         return False
 

@@ -1,4 +1,4 @@
-"""Decisions, each with its reason, that follow from the choice of a search."""
+"""Turns the choice of a search into decisions, each with its reason."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def settled_by(
         evidence: what the nodes are blamed for.
         low: the low format.
     """
-    found = {}
+    settled = {}
     for name in frontier.names:
         is_low = name in point.low
         spoils = math.isinf(evidence.node_errors.get(name, 0.0))
         is_new = not is_low and (spoils or name in frontier.free.low)
         reason = _why_high(name, evidence, low) if is_new else reasons[name]
-        found[name] = Settled("low" if is_low else "high", reason)
-    return found
+        settled[name] = Settled("low" if is_low else "high", reason)
+    return settled
 
 
 def _why_high(name: str, evidence: Evidence, low: LowFormat) -> str:

@@ -1,4 +1,4 @@
-"""Floats that decide sizes: their rounding does not change a number a little, it changes a shape.
+"""Finds floats that decide sizes: their rounding does not change a number a little, it changes a shape.
 
 `Cast(t * 29.999)` counts 29 rows in float32 and 30 in float16. Such a count goes into a Slice, a Tile, or a Resize by
 scales; a Loop ends by a comparison. No tolerance measures that, so what computes it stays float32.
@@ -56,7 +56,7 @@ def size_chains(nodes: Iterable[ir.Node]) -> list[ir.Node]:
     Args:
         nodes: those of a typed program, bodies included.
     """
-    found: dict[ir.Node, None] = {}
+    sizing: dict[ir.Node, None] = {}
     pending = [(value, 0) for node in nodes for value in _deciding(node)]
     nearest = dict.fromkeys((value for value, _ in pending), 0)
     for value, distance in pending:  # it grows, the nearer ones first
@@ -64,12 +64,12 @@ def size_chains(nodes: Iterable[ir.Node]) -> list[ir.Node]:
         if node is None or not _is_arithmetic(node) or distance >= _FAR:
             continue
         if any(map(is_float32, node.outputs)) or any(map(is_float32, node.inputs)):
-            found[node] = None
+            sizing[node] = None
         for operand in node.inputs:
             if operand is not None and operand not in nearest and constant_of(operand) is None:
                 nearest[operand] = distance + 1
                 pending.append((operand, distance + 1))
-    return list(found)
+    return list(sizing)
 
 
 def _deciding(node: ir.Node) -> list[ir.Value]:

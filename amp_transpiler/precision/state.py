@@ -1,4 +1,4 @@
-"""The decisions so far, as rules query them: which values are low, and which are float32 by a decision."""
+"""Holds the decisions so far, as rules query them: which values are low, and which are float32 by a decision."""
 
 from __future__ import annotations
 
@@ -79,7 +79,11 @@ class DecisionState:
                 for use in port.uses
                 if use.value is not None and isinstance(use.user, ir.Node) == inward
             ]
-            found: Leaning | None = "high" if "high" in sources else "low" if "low" in sources else None
+            leaning: Leaning | None = None
+            if "high" in sources:
+                leaning = "high"
+            elif "low" in sources:
+                leaning = "low"
             for value in port.definitions:
-                if found is not None and (value.producer() is None) == inward:
-                    self._leaning[value] = found
+                if leaning is not None and (value.producer() is None) == inward:
+                    self._leaning[value] = leaning

@@ -1,4 +1,4 @@
-"""Thresholds of the user's: nodes stay float32 whose values, constants or sums are too large for their taste."""
+"""Keeps nodes float32 whose values, constants or sums are beyond a threshold that the user set."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def checked_thresholds(data_max: Any, init_max: Any, depth: Any, *, decides: boo
     Raises:
         OptionError: one is no positive number, or has no meaning.
     """
-    given = {"data_max": data_max, "init_max": init_max, "max_depth_of_reduction": depth}
-    for name, value in given.items():
+    options = {"data_max": data_max, "init_max": init_max, "max_depth_of_reduction": depth}
+    for name, value in options.items():
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
@@ -62,8 +62,8 @@ def checked_thresholds(data_max: Any, init_max: Any, depth: Any, *, decides: boo
             raise OptionError(f"{name} has no meaning where nothing becomes low: drop it, or choose another level")
     if data_max is not None and not runs:
         raise OptionError("data_max needs the ranges of values, which only runs show: drop it, or verify")
-    found = [math.inf if value is None else float(value) for value in given.values()]
-    return Thresholds(found[0], found[1], found[2])
+    limits = [math.inf if value is None else float(value) for value in options.values()]
+    return Thresholds(limits[0], limits[1], limits[2])
 
 
 class ThresholdFaults:

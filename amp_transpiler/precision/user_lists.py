@@ -1,4 +1,4 @@
-"""The lists that a user gives beside a system's own tables."""
+"""The lists that a user gives in addition to a system's own tables."""
 
 from __future__ import annotations
 

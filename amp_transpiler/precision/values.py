@@ -1,4 +1,4 @@
-"""From decisions about nodes to the values between them: which become low where they are defined."""
+"""Decides the values between nodes by the decisions about nodes: which become low where they are defined."""
 
 from __future__ import annotations
 

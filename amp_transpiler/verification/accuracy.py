@@ -1,4 +1,4 @@
-"""The fp32 program and the emulated low one, run on the same inputs, given or made up."""
+"""Runs the fp32 program and the emulated low one on the same inputs, given or made up, and compares their outputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_FURTHER_RUNS = 3  # of a program with random operators, beside the two in one session and the two in new ones
+_FURTHER_RUNS = 3  # of a program with random operators, after the two in one session and the two in new ones
 _PRACTICALLY_ZERO = 2.0**-14  # float16's smallest normal number
 _COPIES = 5  # opening a session holds weights about twice, for the fp32 and for the emulated program
 
@@ -94,7 +94,7 @@ class Reference:
         return Reference(
             source,
             [{name: array for name, array in sample.items() if name in inputs} for sample in self.samples],
-            [{name: array for name, array in found.items() if name in outputs} for found in self.outputs],
+            [{name: array for name, array in values.items() if name in outputs} for values in self.outputs],
             self.given,
             self.name,
             {name: why for name, why in self.unsteady.items() if name in outputs},
@@ -108,7 +108,7 @@ class Reference:
         Args:
             samples: input name -> array, one dict per sample.
             outputs: output name -> array, one dict per sample.
-            unsteady: outputs that are not judged, beside those that are not anyway -> why.
+            unsteady: further outputs that are not judged -> why.
         """
         unsteady = {**(unsteady or {}), **self.unsteady}
         added = dict(self._added)
@@ -144,7 +144,9 @@ class Reference:
                 # Inputs that changed their type take the samples in the new one.
                 feeds = self.feeds(info.name for info in session.inputs)
                 samples = (check_feeds(sample, session.inputs, lenient=True) for sample in feeds)
-                results = (_kept(named_outputs(session, sample), keep) for sample in samples)  # one after the other
+                results = (
+                    _passed_to_keep(named_outputs(session, sample), keep) for sample in samples
+                )  # one after the other
                 return self.compare_results(results, limits, read_outputs(low.model, self.samples[0]))
         except RUN_ERRORS as error:
             raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
@@ -180,8 +182,8 @@ class Reference:
             except CannotCompare as reason:
                 logger.info("no label is excused: %s", reason)
                 values = [{} for _ in self.samples]
-            found = [{**known, **sample, **one} for sample, one in zip(self.samples, values, strict=True)]
-            self._fetched[tuple(names)] = found
+            complete = [{**known, **sample, **fetched} for sample, fetched in zip(self.samples, values, strict=True)]
+            self._fetched[tuple(names)] = complete
         return self._fetched[tuple(names)]
 
 
@@ -201,7 +203,7 @@ def make_reference(
             is too new.
         inputs: the user's, or None.
         step: the states of a training step, which are made up by their roles.
-        further: how many samples of other numbers and scales are made up beside the first; see `further_samples`.
+        further: how many samples of other numbers and scales are made up after the first; see `further_samples`.
 
     Raises:
         CannotCompare: the program does not run here, or refuses all made-up inputs.
@@ -209,13 +211,13 @@ def make_reference(
     """
     _require_memory(source.model)
     with _open(source, fallback) as (program, session):
-        kept = _LastRun(session)
-        samples, outputs, given, found = [], [], Spill(), Spill()
+        last_run = _LastRun(session)
+        samples, outputs, sample_spill, output_spill = [], [], Spill(), Spill()
         is_in_memory = isinstance(inputs, (Mapping, list, tuple))
         try:
-            for sample in _samples(program, kept, inputs, step, further):
-                outputs.append(found.kept(kept.outputs(sample)))
-                samples.append(sample if is_in_memory else given.kept(sample))
+            for sample in _samples(program, last_run, inputs, step, further):
+                outputs.append(output_spill.kept(last_run.outputs(sample)))
+                samples.append(sample if is_in_memory else sample_spill.kept(sample))
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
         except RUN_ERRORS as error:
             message = f"the fp32 model fails on the given inputs: {error_text(error, limit=180)}"
@@ -233,7 +235,7 @@ def make_reference(
 def _run_random(
     opened: AnyProgram, samples: list[dict[str, Any]], random: Mapping[str, list[ir.Node]], repeated: set[str]
 ) -> tuple[list[dict[str, Any]], set[str]]:
-    """Run a program with random operators anew: one with a seed draws the same numbers in every new session.
+    """Run a program with random operators again: one with a seed draws the same numbers in every new session.
 
     Args:
         opened: the program.
@@ -252,8 +254,8 @@ def _run_random(
         further = [named_outputs(session, samples[0]) for _ in range(_FURTHER_RUNS)]
     # Without a seed, sessions of one process may draw the same numbers, but those of another program do not.
     unseeded = {name for name, nodes in random.items() if any("seed" not in node.attributes for node in nodes)}
-    for one in further:  # few draws of few values may be equal by chance
-        repeated = repeated | differing(outputs[0], one)
+    for results in further:  # few draws of few values may be equal by chance
+        repeated = repeated | differing(outputs[0], results)
     return outputs, differing(outputs[0], again) | (repeated & unseeded)
 
 
@@ -285,9 +287,9 @@ def intermediate_values(
     exposed.source = None  # a session must open the edited model, not its file
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
-    found = {str(value.name): value for node in graph for value in node.outputs}
-    fetched = [name for name in dict.fromkeys(names) if name in found]
-    graph.outputs.extend(found[name] for name in fetched if name not in present)
+    by_name = {str(value.name): value for node in graph for value in node.outputs}
+    fetched = [name for name in dict.fromkeys(names) if name in by_name]
+    graph.outputs.extend(by_name[name] for name in fetched if name not in present)
     try:
         with open_program(exposed, emulate=False) as session:
             runs = [session.run(sample, fetched) for sample in samples]
@@ -316,64 +318,64 @@ class _LastRun:
         return self._outputs
 
 
-def _made_up(model: ir.Model, kept: _LastRun, step: TrainingStep | None) -> tuple[dict[str, Any], bool]:
+def _made_up(model: ir.Model, last_run: _LastRun, step: TrainingStep | None) -> tuple[dict[str, Any], bool]:
     """Make inputs up; if they leave every output practically zero, as with a detector, draw other images.
 
     Returns:
         The sample, and whether its images are drawn.
     """
     try:
-        sample = synthesise_inputs(model, kept.outputs)
-        if all(map(is_practically_zero, kept.outputs(sample).values())):
-            drawn = synthesise_inputs(model, kept.outputs, drawn=True)
-            if not all(map(is_practically_zero, kept.outputs(drawn).values())):
+        sample = synthesise_inputs(model, last_run.outputs)
+        if all(map(is_practically_zero, last_run.outputs(sample).values())):
+            drawn = synthesise_inputs(model, last_run.outputs, drawn=True)
+            if not all(map(is_practically_zero, last_run.outputs(drawn).values())):
                 return drawn, True
     except CannotSynthesise as error:
         raise CannotCompare(f"no inputs could be made up ({error}); supply some with --inputs") from error
-    return (sample if step is None else with_made_up_states(sample, step, kept.outputs)), False
+    return (sample if step is None else with_made_up_states(sample, step, last_run.outputs)), False
 
 
 def _samples(
-    program: Program, kept: _LastRun, inputs: Inputs | None, step: TrainingStep | None, further: int
+    program: Program, last_run: _LastRun, inputs: Inputs | None, step: TrainingStep | None, further: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the user's samples, read one after the other, or made-up ones."""
     if inputs is not None:
         yield from (sample for _, sample in named_inputs(inputs, program.model))
         return
-    sample, drawn = _made_up(program.model, kept, step)
+    sample, drawn = _made_up(program.model, last_run, step)
     yield sample
     if step is not None:
         return
-    found = [sample]
+    accepted = [sample]
     if further:
-        for one in _further(program.model, kept, sample, further, drawn=drawn):
-            found.append(one)
-            yield one
+        for further_sample in _further(program.model, last_run, sample, further, drawn=drawn):
+            accepted.append(further_sample)
+            yield further_sample
 
-    def accepts(one: dict[str, Any]) -> bool:
-        return _is_comparable(kept.outputs(sample), kept.outputs(one))
+    def accepts(further_sample: dict[str, Any]) -> bool:
+        return _is_comparable(last_run.outputs(sample), last_run.outputs(further_sample))
 
-    yield from steered_samples(program, found, accepts)
+    yield from steered_samples(program, accepted, accepts)
 
 
 def _further(
-    model: ir.Model, kept: _LastRun, first: dict[str, Any], count: int, *, drawn: bool
+    model: ir.Model, last_run: _LastRun, first: dict[str, Any], count: int, *, drawn: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield samples of other numbers and scales than the first: ranges of real data are not known.
 
     One that leaves the range of float32, or gives outputs of other ranks than the first, says nothing.
     """
-    outputs = kept.outputs(first)
-    for sample in further_samples(model, kept.outputs, count, drawn=drawn):
-        found = kept.outputs(sample)
-        if set(sample) == set(first) and _is_comparable(outputs, found):
+    outputs = last_run.outputs(first)
+    for sample in further_samples(model, last_run.outputs, count, drawn=drawn):
+        other = last_run.outputs(sample)
+        if set(sample) == set(first) and _is_comparable(outputs, other):
             yield sample
 
 
-def _is_comparable(first: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+def _is_comparable(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether the outputs of a further made-up sample are finite, and of the ranks of the first one's."""
-    alike = all(np.ndim(found[name]) == np.ndim(output) for name, output in first.items())
-    return alike and all(map(is_finite, found.values()))
+    alike = all(np.ndim(other[name]) == np.ndim(output) for name, output in first.items())
+    return alike and all(map(is_finite, other.values()))
 
 
 def is_finite(output: Any) -> bool:
@@ -392,18 +394,18 @@ def is_practically_zero(output: Any) -> bool:
 def _open(source: Program, fallback: Program) -> Iterator[tuple[Program, RemoteSession]]:
     with contextlib.ExitStack() as stack:
         try:
-            found = source, stack.enter_context(open_source(source))
+            opened = source, stack.enter_context(open_source(source))
         except RUN_ERRORS as error:
             first = error_text(error)
             logger.info("the source does not load as it stands: %s", first)
             try:
-                found = fallback, stack.enter_context(open_program(fallback, emulate=False))
+                opened = fallback, stack.enter_context(open_program(fallback, emulate=False))
             except RUN_ERRORS:
                 raise CannotCompare(f"the fp32 model does not load in ONNX Runtime on the CPU: {first}") from error
-        yield found
+        yield opened
 
 
-def _kept(outputs: dict[str, Any], keep: Callable[[dict[str, Any]], None] | None) -> dict[str, Any]:
+def _passed_to_keep(outputs: dict[str, Any], keep: Callable[[dict[str, Any]], None] | None) -> dict[str, Any]:
     if keep is not None:
         keep(outputs)
     return outputs

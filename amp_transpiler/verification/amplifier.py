@@ -1,4 +1,4 @@
-"""The node to blame where an error differs much from draw to draw: behind it results are further apart than before."""
+"""Finds the node behind which results come apart, where an error differs much from draw to draw."""
 
 from __future__ import annotations
 

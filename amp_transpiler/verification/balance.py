@@ -1,4 +1,4 @@
-"""The conversion that pays: what `precision/balance.py` chooses, of conversions that keep the limits."""
+"""Finds the conversion that pays: what `precision/balance.py` chooses among conversions that keep the limits."""
 
 from __future__ import annotations
 
@@ -35,25 +35,27 @@ def balanced_conversion(
     with conversions.phase("predict"):
         trials = Trials(prepared, conversions.ranges)
         known = trials.candidates(policy)
-    found: dict[Aim, Found] = {}
-    while known and (aim := balanced(known)) not in found:
+    by_aim: dict[Aim, Found] = {}
+    while known and (aim := balanced(known)) not in by_aim:
         of_aim = dataclasses.replace(conversions, policy=aimed(policy, aim, prepared.model), trials=trials)
         if aim == "float32":
-            found[aim] = Found(of_aim.measured(of_aim.policy, confirm=True))
+            by_aim[aim] = Found(of_aim.measured(of_aim.policy, confirm=True))
         else:
             from amp_transpiler.verification.search import best_conversion  # float32 needs no search
 
-            found[aim] = best_conversion(of_aim, report, frontier=frontier, cache=cache, limited=limited)
-        best = found[aim].best
+            by_aim[aim] = best_conversion(of_aim, report, frontier=frontier, cache=cache, limited=limited)
+        best = by_aim[aim].best
         if best.excess <= 1.0:
             known[aim] = trials.candidate(best.program, policy)
         else:
             del known[aim]
     report.notes = tuple(dict.fromkeys(report.notes))  # searches may say the same
-    chosen = found[balanced(known)] if known else min(found.values(), key=lambda one: one.best.excess)
+    chosen = by_aim[balanced(known)] if known else min(by_aim.values(), key=lambda searched: searched.best.excess)
     if frontier and not chosen.curve:
         chosen = _with_curve(chosen, conversions, report, cache=cache)
-    evidence = next((one.evidence for one in (chosen, *found.values()) if one.evidence is not None), None)
+    evidence = next(
+        (searched.evidence for searched in (chosen, *by_aim.values()) if searched.evidence is not None), None
+    )
     return dataclasses.replace(chosen, evidence=evidence)
 
 

@@ -1,4 +1,4 @@
-"""The ranges of a program's values over many samples, one sample in memory at a time."""
+"""Measures the ranges of a program's values over many samples, with one sample in memory at a time."""
 
 from __future__ import annotations
 
@@ -72,11 +72,13 @@ def calibrate(
         opened: dict[tuple[bool, ...], _Opened] = {}
         for name, feeds in samples:
             names.append(name)
-            for value, found in _magnitudes(_opened_for(program, feeds, opened, stack, limit, surveys), feeds, low):
+            for value, magnitudes in _magnitudes(
+                _opened_for(program, feeds, opened, stack, limit, surveys), feeds, low
+            ):
                 before = totals.get(value, Magnitudes())
-                if value not in setters or found.largest > before.largest:
+                if value not in setters or magnitudes.largest > before.largest:
                     setters[value] = name
-                totals[value] = before + found
+                totals[value] = before + magnitudes
     if not names:
         raise InputError("inputs: no sample was given; expected a dict of arrays, or several")
     ranges = {
@@ -131,18 +133,18 @@ def _open(program: Program, feeds: Mapping[str, Any], limit: float, surveys: Sur
     if not all(map(is_static, results)):
         shapes, _ = survey(sized, feeds) if surveys is None else surveys.of(feeds)
         write_shapes(graph, shapes)
-    found = pieces(sized, limit)
+    parts = pieces(sized, limit)
     for value, shape in declared.items():  # other samples may be larger
         value.shape = shape
     with contextlib.ExitStack() as stack:
         child = stack.enter_context(lease())
         nodes, opened = list(graph), []
-        for piece in found:
+        for piece in parts:
             inside = nodes[piece.start : piece.stop]
-            made = [str(value.name) for node in inside for value in node.outputs if _is_measured(value)]
-            part = cut_out(sized, piece, dict.fromkeys((*made, *piece.leaves)))
+            names = [str(value.name) for node in inside for value in node.outputs if _is_measured(value)]
+            part = cut_out(sized, piece, dict.fromkeys((*names, *piece.leaves)))
             if part.model.graph.outputs:
-                opened.append((piece, made, stack.enter_context(open_plain(part, child))))
+                opened.append((piece, names, stack.enter_context(open_plain(part, child))))
         yield _Opened(tuple(str(value.name) for value in graph.inputs if is_float32(value)), opened)
 
 
@@ -156,8 +158,8 @@ def _magnitudes(opened: _Opened, feeds: Mapping[str, Any], low: LowFormat) -> It
         if name in feeds:
             yield name, measure(feeds[name], low.smallest)
     known = dict(feeds)
-    for piece, made, session in opened.pieces:
+    for piece, names, session in opened.pieces:
         fed = {info.name: known[info.name] for info in session.inputs if info.name in known}
-        found, kept = session.measure(fed, made, low.smallest, piece.leaves)
-        known.update(zip(piece.leaves, kept, strict=True))
-        yield from zip(made, found, strict=True)
+        magnitudes, leaves = session.measure(fed, names, low.smallest, piece.leaves)
+        known.update(zip(piece.leaves, leaves, strict=True))
+        yield from zip(names, magnitudes, strict=True)

@@ -1,4 +1,4 @@
-"""The written file: valid, opened by ONNX Runtime, run as users run it, and on a device where there is one."""
+"""Checks the written file: it is valid, ONNX Runtime opens it, and it runs as users run it, on a device if there is."""
 
 from __future__ import annotations
 

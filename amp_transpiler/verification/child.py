@@ -1,4 +1,4 @@
-"""A child process that runs ONNX Runtime for us, and may die of it.
+"""Runs ONNX Runtime in a child process, which may die of it.
 
 ONNX Runtime is foreign code: some models, and some made-up inputs, end the process that runs it. A child is started at
 the first verified model of a process and is kept for further ones; it ends with its parent.
@@ -130,8 +130,8 @@ class Child:
 
     def unwanted(self) -> list[int]:
         """Return the numbers of kept values that are wanted no more, once each, for the child to drop."""
-        found, self._let_go = self._let_go, []
-        return found
+        numbers, self._let_go = self._let_go, []
+        return numbers
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float) -> Iterator[None]:
@@ -246,7 +246,7 @@ class _Pool:
             self._idle.clear()
 
     def forget(self) -> None:
-        """Start anew in a forked process: the children are its parent's."""
+        """Start from nothing in a forked process: the children are its parent's."""
         for child in self._all:
             child.forget()
         self.__init__()  # type: ignore[misc]  # the lock too: a thread that is not here may hold it

@@ -1,4 +1,4 @@
-"""Messages between this process and its child: a pickle, then the arrays beside it, which are not copied.
+"""Sends messages between this process and its child: a pickle, then its arrays, which are not copied.
 
 Both ends are this package's own code, and a message never holds bytes of a user's file other than as plain bytes.
 """

@@ -1,4 +1,4 @@
-"""Starting the process of a `child.Child`, perhaps long before it is needed; so this module imports next to nothing.
+"""Starts the process of a `child.Child`, perhaps long before it is needed; so this module imports next to nothing.
 
 A child imports numpy and ONNX Runtime before it can answer, which takes most of a small conversion's time. A command
 that knows that it will want one starts it before its own imports, and both import at the same time.
@@ -62,7 +62,7 @@ def _start() -> ChildProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,  # until it is ready; then it closes its streams
-            start_new_session=True,  # Ctrl-C in a terminal goes to the parent alone, which then ends the child
+            start_new_session=True,  # Ctrl-C in a terminal goes only to the parent, which then ends the child
         )
     except OSError:
         said.close()
@@ -84,15 +84,15 @@ class _Ahead:
 
     def take(self) -> ChildProcess | None:
         with self._lock:
-            found, self._waiting = self._waiting, None
-        if found is not None and found.process.poll() is not None:  # it has died: the next one says why
-            found.end()
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting.process.poll() is not None:  # it has died: the next one says why
+            waiting.end()
             return None
-        return found
+        return waiting
 
     def end(self) -> None:
-        if (found := self.take()) is not None:
-            found.end()
+        if (waiting := self.take()) is not None:
+            waiting.end()
 
     def forget(self) -> None:
         if self._waiting is not None:

@@ -55,7 +55,7 @@ def run_values(
     opened: onnxruntime.InferenceSession,
     feeds: Mapping[str, Any],
     names: Sequence[str],
-    kept: Collection[str],
+    staying: Collection[str],
 ) -> dict[str, Any]:
     """Run once and return results without copying them.
 
@@ -64,7 +64,7 @@ def run_values(
         opened: the same as ONNX Runtime has it, on the CPU.
         feeds: input name -> array, or value of ONNX Runtime's own.
         names: the results, one at least.
-        kept: those that will outlive the others.
+        staying: those that will outlive the others.
 
     Returns:
         Name -> value of ONNX Runtime's own; where strings, sequences or optionals come in, that of Python.
@@ -81,14 +81,14 @@ def run_values(
     arrays = {name: value for name, value in feeds.items() if not isinstance(value, onnxruntime.OrtValue)}
     held = {name: value for name, value in feeds.items() if name not in arrays}
     checked = check_feeds(arrays, [info for info in session.inputs if info.name not in held])
-    given = {**held, **{name: to_ort(array) for name, array in checked.items()}}
+    ort_feeds = {**held, **{name: to_ort(array) for name, array in checked.items()}}
     try:
-        found = opened.run_with_ort_values(list(names), given)
+        results = opened.run_with_ort_values(list(names), ort_feeds)
     except ORT_ERRORS as error:
         if is_about_feeds(error):
             raise InputError(error_text(error)) from error
         raise
-    return {name: detached(value) if name in kept else value for name, value in zip(names, found, strict=True)}
+    return {name: detached(value) if name in staying else value for name, value in zip(names, results, strict=True)}
 
 
 def as_python(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Labels that fp32 itself decided by a hair's breadth: where such a one differs, nothing is wrong with the result.
+"""Excuses labels that fp32 itself decided by a hair's breadth: where such a label differs, the result is not wrong.
 
 A label is excused if the two scores that it and fp32's label have in fp32 lie closer together than the tolerance of the
 output times the spread (largest minus smallest) of their row, and at most one label of an output in a hundred.
@@ -108,7 +108,7 @@ class Watch:
             rows: output name -> comparison.
             fetch: gets fp32's scores; only asked where labels differ.
         """
-        found = dict(rows)
+        comparisons = dict(rows)
         for name, samples in self._differing.items():
             source, tolerance = self._sources[name], self._limits.for_output(name)
             values = fetch(source.names())
@@ -116,9 +116,9 @@ class Watch:
                 _close_calls(source, values[index], self._outputs[index][name], got, tolerance)
                 for index, got in samples.items()
             )
-            row = found[name]
-            found[name] = dataclasses.replace(row, excused=min(close, row.elements // _ONE_IN))
-        return found
+            row = comparisons[name]
+            comparisons[name] = dataclasses.replace(row, excused=min(close, row.elements // _ONE_IN))
+        return comparisons
 
 
 def _are_labels(array: Any) -> TypeGuard[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Whole numbers that floats are rounded to, such as durations: how many inputs like those given would give others.
+"""Estimates how many inputs like those given would change whole numbers that floats are rounded to, such as durations.
 
 All of them may agree on the data, and another input of the same kind ends on the other side of a step. A float that is
 off by e, rounded to whole numbers, becomes another one with the probability e, since where it lies between two steps is
@@ -33,7 +33,7 @@ _ROUNDS = frozenset({"Ceil", "Floor", "Round"})
 # What may stand between such an operator and the cast to integers.
 _PASSED = frozenset("Identity Cast Clip Max Min Reshape Flatten Squeeze Unsqueeze Transpose Slice".split())
 _ERRORS: tuple[type[Exception], ...] = (CannotCompare, *RUN_ERRORS)
-_TOLD = 1e-3  # the least share of like inputs that is told
+_REPORTED = 1e-3  # the least share of like inputs that is reported
 
 
 def close_roundings(prepared: Program, low: Program, reference: Reference) -> Iterator[str]:
@@ -45,30 +45,36 @@ def close_roundings(prepared: Program, low: Program, reference: Reference) -> It
         reference: the samples.
     """
     left_out = {*rounded_outputs(prepared.model), *reference.unjudged()}  # pictures are compared as numbers
-    found = {name: nodes for name, nodes in roundings_of(prepared.model).items() if name not in left_out}
+    roundings = {name: nodes for name, nodes in roundings_of(prepared.model).items() if name not in left_out}
     read = {str(node.name): node.inputs[0] for node in low.model.graph if node.inputs and node.inputs[0] is not None}
-    low_reads = {str(node.name): read.get(str(node.name)) for nodes in found.values() for node in nodes}
+    low_reads = {str(node.name): read.get(str(node.name)) for nodes in roundings.values() for node in nodes}
     if not any(value is not None and value.producer() is not None for value in low_reads.values()):
         return
-    reads = {str(node.name): str(node.inputs[0].name) for nodes in found.values() for node in nodes if node.inputs[0]}
+    reads = {
+        str(node.name): str(node.inputs[0].name) for nodes in roundings.values() for node in nodes if node.inputs[0]
+    }
     try:
         wanted = intermediate_values(prepared, reads.values(), reference.samples)
         got = _emulated(low, [value for value in low_reads.values() if value is not None], reference)
     except _ERRORS as error:
         logger.info("how near to a step rounded numbers lie is not known: %s", error)
         return
-    told: dict[str, list[str]] = {}
-    for output, nodes in found.items():
+    outputs_of: dict[str, list[str]] = {}
+    for output, nodes in roundings.items():
         places = [(reads[str(n.name)], v) for n in nodes if (v := low_reads[str(n.name)]) is not None]
         pairs = [
-            [(one[name], other[str(v.name)]) for name, v in places if name in one and str(v.name) in other]
-            for one, other in zip(wanted, got, strict=True)
+            [
+                (wanted_values[name], other[str(v.name)])
+                for name, v in places
+                if name in wanted_values and str(v.name) in other
+            ]
+            for wanted_values, other in zip(wanted, got, strict=True)
         ]
         share = share_that_differs(pairs)
-        if share >= _TOLD:
+        if share >= _REPORTED:
             words = f"{nodes[0].op_type} '{nodes[0].name}' makes of floats: about {percent(share)} of like inputs"
-            told.setdefault(words, []).append(output)
-    for words, outputs in told.items():
+            outputs_of.setdefault(words, []).append(output)
+    for words, outputs in outputs_of.items():
         many = len(outputs) > 1
         named = f"{'outputs' if many else 'output'} {first_few(quoted(outputs))} {'are' if many else 'is'}"
         yield f"{named} whole numbers that {words} would give others than in fp32"
@@ -83,8 +89,8 @@ def share_that_differs(samples: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]
     shares = []
     for pairs in samples:
         same = 0.0  # the logarithm of the probability that nothing differs
-        for one, other in pairs:
-            wanted, result = one.astype(np.float64), other.astype(np.float64)
+        for wanted_part, other in pairs:
+            wanted, result = wanted_part.astype(np.float64), other.astype(np.float64)
             if wanted.shape == result.shape:
                 error = np.abs(result - wanted)
                 with np.errstate(divide="ignore"):
@@ -97,19 +103,19 @@ def roundings_of(model: ir.Model) -> dict[str, list[ir.Node]]:
     """Return outputs of integers or truth values -> the nodes of the main graph that round floats for them."""
     typed = model.clone()  # a program as it was given may not say of which type its values are
     propagate_types(typed)
-    own = {str(value.name): node for node in model.graph for value in node.outputs}
-    found: dict[str, list[ir.Node]] = {}
+    producers = {str(value.name): node for node in model.graph for value in node.outputs}
+    roundings: dict[str, list[ir.Node]] = {}
     for output in typed.graph.outputs:
         if output.dtype is not None and not output.dtype.is_floating_point():
             above = [str(node.outputs[0].name) for node in _roundings_above(output)]
-            nodes = [own[name] for name in above if name in own]
+            nodes = [producers[name] for name in above if name in producers]
             if nodes:
-                found[str(output.name)] = nodes
-    return found
+                roundings[str(output.name)] = nodes
+    return roundings
 
 
 def _roundings_above(output: ir.Value) -> list[ir.Node]:
-    stack, seen, found = [output], set[ir.Value](), list[ir.Node]()
+    stack, seen, roundings = [output], set[ir.Value](), list[ir.Node]()
     while stack:
         value = stack.pop()
         node = value.producer()
@@ -120,10 +126,10 @@ def _roundings_above(output: ir.Value) -> list[ir.Node]:
         if node.op_type == "Cast" and reads and _is_float(reads[0]):
             if value.dtype != ir.DataType.BOOL:
                 rounding = _rounding_before(node)
-                found += [rounding] if rounding not in found else []
+                roundings += [rounding] if rounding not in roundings else []
         else:
             stack += [read for read in reads if not _is_float(read)]
-    return found
+    return roundings
 
 
 def _rounding_before(cast: ir.Node) -> ir.Node:
@@ -153,8 +159,8 @@ def _emulated(low: Program, values: Sequence[ir.Value], reference: Reference) ->
     exposed.source = None  # a session must open the edited model, not its file
     graph = exposed.model.graph
     present = {str(value.name) for value in graph.outputs}
-    made = {str(value.name): value for node in graph for value in node.outputs}
-    graph.outputs.extend(made[name] for name in names if name not in present)
+    by_name = {str(value.name): value for node in graph for value in node.outputs}
+    graph.outputs.extend(by_name[name] for name in names if name not in present)
     with open_program(exposed) as session:
         feeds = reference.feeds(info.name for info in session.inputs)
         runs = [session.run(check_feeds(sample, session.inputs, lenient=True), names) for sample in feeds]

@@ -1,4 +1,4 @@
-"""The difference between two sets of outputs."""
+"""Measures the difference between two sets of outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from amp_transpiler.verification.output_kind import OutputKind
 __all__ = ["compare_outputs", "relative_error"]
 
 _CHUNK = 1_000_000  # elements that are looked at together: they bound the memory that a comparison takes
-_FEWEST_OF_SPREAD = 8  # elements that a spread is told of
+_FEWEST_OF_SPREAD = 8  # a spread is reported of at least so many elements
 _NO_SPREAD = 2.0**-44  # of the square of the norm: less is float32's own rounding
 _LARGEST_EXPONENT = 1023  # of a power of two in float64
 
@@ -232,7 +232,7 @@ def relative_error(difference: float, reference: float) -> float:
 
 
 def _kind(array: np.ndarray) -> str:
-    """Return the kind of the elements. Formats that numpy does not know are told by their names: bfloat16, int4."""
+    """Return the kind of the elements. Formats that numpy does not know are recognised by name: bfloat16, int4."""
     if "float" in array.dtype.name:
         return "float"
     return {"c": "complex", "b": "boolean", "O": "text", "U": "text", "S": "text"}.get(array.dtype.kind, "integer")

@@ -1,4 +1,4 @@
-"""Verified conversions, kept in the user's cache: the same question again need only be converted, and its file opened.
+"""Keeps verified conversions in the user's cache: the same question again need only be converted, and its file opened.
 
 A question is named by a digest of all that its answer depends on: the source with its weights, the data, every option,
 and the versions of what ran. An answer counts only if the conversion gives the same program, weights included.
@@ -44,7 +44,7 @@ class Answer:
 
     Attributes:
         settled: node -> its precision, and why.
-        objective: what it aims at beside them; see `Policy`.
+        objective: what it aims at within them; see `Policy`.
         repaired: nodes that were low at first and are float32 for the limits.
         shown: it went by the ranges that the data show; see `Policy.numerics`.
         result: the digest of the converted program.
@@ -161,7 +161,10 @@ def _add_inputs(digest: Digest, inputs: Inputs | None) -> bool:
         path = pathlib.Path(inputs)
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         return all(_add_file(digest, file, str(file.relative_to(path))) for file in files)
-    samples = [inputs] if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (list, tuple)) else []
+    if isinstance(inputs, Mapping):
+        samples: list[Any] | tuple[Any, ...] = [inputs]
+    else:
+        samples = inputs if isinstance(inputs, (list, tuple)) else []
     for sample in samples:
         if not isinstance(sample, Mapping) or not all(isinstance(array, np.ndarray) for array in sample.values()):
             return False
@@ -185,10 +188,10 @@ def _add_file(digest: Digest, file: pathlib.Path, name: str) -> bool:
 
 def _answer(record: dict[str, Any]) -> Answer:
     evidence = record.pop("evidence")
-    ranges = {name: TensorRange.of_record(found) for name, found in evidence.pop("ranges").items()}
+    ranges = {name: TensorRange.of_record(range_record) for name, range_record in evidence.pop("ranges").items()}
     measured, draws = record.pop("measured"), record.pop("draws")
     record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
-    record["settled"] = {name: Settled(**made) for name, made in record["settled"].items()}
+    record["settled"] = {name: Settled(**fields) for name, fields in record["settled"].items()}
     record["evidence"] = Evidence(ranges=ranges, samples=tuple(evidence.pop("samples")), **evidence)
     record["outputs"] = _rows(record["outputs"])
     return Answer(

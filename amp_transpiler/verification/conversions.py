@@ -64,7 +64,7 @@ class Measured:
         excesses: the error of every output over the one that is allowed there.
         excess: the largest of them, and of the metric; at most 1 if every limit is kept.
         settled: the decisions that were made before it, by a search.
-        objective: what it aims at beside them; see `Policy`.
+        objective: what it aims at within them; see `Policy`.
         limits: those that it is judged by.
         is_float32: it has no low node, and no low inputs or outputs.
         draws: what a device may make of it; None until all draws have run, or where no device's arithmetic is emulated.
@@ -166,8 +166,8 @@ class Conversions:
         decisions = conversion.assignment.decisions.values()
         is_float32 = not policy.low_io and not any(decision.precision == "low" for decision in decisions)
         limits = policy.limits.of_float32() if is_float32 else policy.limits
-        found = self._judged(program, limits, is_float32=is_float32, confirm=confirm, deciding=deciding)
-        judged = found.judged
+        at_gains = self._judged(program, limits, is_float32=is_float32, confirm=confirm, deciding=deciding)
+        judged = at_gains.judged
         return Measured(
             program,
             conversion,
@@ -182,8 +182,8 @@ class Conversions:
             judged.draws,
             judged.confirmed,
             judged.failing_turn,
-            found.worst,
-            found.errors,
+            at_gains.worst,
+            at_gains.errors,
             judged.by_default,
         )
 
@@ -197,8 +197,8 @@ class Conversions:
         if measured.confirmed:
             return measured
         limits, is_float32 = measured.limits, measured.is_float32
-        found = self._judged(measured.program, limits, is_float32=is_float32, confirm=True, certain=True)
-        judged = found.judged
+        at_gains = self._judged(measured.program, limits, is_float32=is_float32, confirm=True, certain=True)
+        judged = at_gains.judged
         return dataclasses.replace(
             measured,
             outputs=judged.outputs,
@@ -208,8 +208,8 @@ class Conversions:
             draws=judged.draws,
             confirmed=True,
             failing_turn=judged.failing_turn,
-            worst=found.worst,
-            gains=found.errors,
+            worst=at_gains.worst,
+            gains=at_gains.errors,
             by_default=judged.by_default,
         )
 
@@ -231,19 +231,19 @@ class Conversions:
             if self.gains is None or is_float32 or not confirm:
                 judge = self.judge(limits, is_float32=is_float32)
                 judged = judge.judged(program, confirm=confirm, certain=certain, deciding=deciding)
-                found = JudgedAtGains(judged, AS_GIVEN, {})
+                at_gains = JudgedAtGains(judged, AS_GIVEN, {})
             else:
-                found = self.gains.judged(
+                at_gains = self.gains.judged(
                     program,
                     lambda at: self.at(at).judge(limits, is_float32=False),
                     binding=not limits.are_none,
                     certain=certain,
                     deciding=deciding,
                 )
-            if self.by_default is None or is_float32 or found.judged.excess > 1.0:
-                return found
+            if self.by_default is None or is_float32 or at_gains.judged.excess > 1.0:
+                return at_gains
             return dataclasses.replace(
-                found, judged=self._in_default_session(self.by_default, program, found.judged, limits)
+                at_gains, judged=self._in_default_session(self.by_default, program, at_gains.judged, limits)
             )
 
     def _in_default_session(self, session: DefaultSession, program: Program, judged: Judged, limits: Limits) -> Judged:
@@ -260,7 +260,7 @@ class Conversions:
         )
 
     def beside_worst(self, measured: Measured) -> Conversions:
-        """Return the same with the samples at the level where a conversion is beyond the limits beside those given."""
+        """Return the same with further samples: those at the level where a conversion is beyond the limits."""
         if self.gains is None or measured.worst == AS_GIVEN:
             return self
         return self.at(self.reference.beside(self.gains.references()[measured.worst]))
@@ -273,14 +273,14 @@ class Conversions:
     def error_of_source_in_tf32(self) -> float:
         """Return the largest relative error of an output of the source itself with its products in TF32.
 
-        A device computes float32 products so unless a session is told otherwise. 0.0 where no device's arithmetic is
+        A device computes float32 products so unless a session sets it otherwise. 0.0 where no device's arithmetic is
         emulated, where the source has no such products, or where it does not run so.
         """
         if self.arithmetic is None:
             return 0.0
-        found = self._source_rows(self.judge(self.policy.limits, is_float32=False))
+        source_rows = self._source_rows(self.judge(self.policy.limits, is_float32=False))
         unjudged = self.reference.unjudged()
-        rows = () if found is None else found[0].items()
+        rows = () if source_rows is None else source_rows[0].items()
         return max((error_of(row) for name, row in rows if name not in unjudged), default=0.0)
 
     def _source_rows(self, judge: Judge) -> Compared | None:

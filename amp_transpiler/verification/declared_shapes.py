@@ -1,4 +1,4 @@
-"""Declared shapes of outputs beside those that a run gave."""
+"""Compares the declared shapes of outputs with those that a run gave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["open_contradicted_sizes"]
 
 
 def open_contradicted_sizes(model: ir.Model, reference: Reference) -> tuple[str, ...]:
-    """Leave the sizes of outputs open that are declared otherwise than a run of the source gave them.
+    """Make the sizes of outputs open where a run of the source gave other sizes than the model declares.
 
     A size is contradicted if it is another number, or has the name of a size of an input that is another number.
 
@@ -27,10 +27,10 @@ def open_contradicted_sizes(model: ir.Model, reference: Reference) -> tuple[str,
     notes = []
     for value in model.graph.outputs:
         name, declared = str(value.name), value.shape
-        found = [
+        shapes = [
             (sample, outputs.get(name)) for sample, outputs in zip(reference.samples, reference.outputs, strict=True)
         ]
-        for sample, output in found:
+        for sample, output in shapes:
             wrong = set(_contradicted(model, declared, output, sample))
             if declared is None or not wrong:
                 continue
@@ -59,15 +59,15 @@ def _contradicted(
 
 def _named_sizes(model: ir.Model, sample: Mapping[str, object]) -> dict[str, int]:
     """Return the sizes of the named dimensions of a sample, without names that stand for several."""
-    found: dict[str, set[int]] = {}
+    sizes_of_name: dict[str, set[int]] = {}
     for value in model.graph.inputs:
         fed = sample.get(str(value.name))
         if value.shape is None or not isinstance(fed, np.ndarray) or fed.ndim != len(value.shape):
             continue
         for name, size in zip(value.shape, fed.shape, strict=True):
             if not isinstance(name, int) and name.value is not None:
-                found.setdefault(str(name.value), set()).add(size)
-    return {name: next(iter(sizes)) for name, sizes in found.items() if len(sizes) == 1}
+                sizes_of_name.setdefault(str(name.value), set()).add(size)
+    return {name: next(iter(sizes)) for name, sizes in sizes_of_name.items() if len(sizes) == 1}
 
 
 def _words(shape: ir.Shape) -> str:

@@ -1,4 +1,4 @@
-"""The written file opened and run on the CPU as users do it: with the options that ONNX Runtime has by default.
+"""Opens and runs the written file on the CPU as users do: with the options that ONNX Runtime has by default.
 
 Emulation judges the numbers, on a graph that ONNX Runtime may not fuse. Users' sessions fuse, and a fusion may have no
 kernel, be wrong, or end the process.
@@ -98,8 +98,8 @@ class DefaultSession:
     def _compared_source(self, reference: Reference, limits: Limits) -> Mapping[str, OutputComparison] | None:
         samples = len(reference.samples)
         if samples not in self.of_source:
-            found = self.outputs(self.source, reference)
-            self.of_source[samples] = None if found is None else reference.compare_results(found, limits)
+            outputs = self.outputs(self.source, reference)
+            self.of_source[samples] = None if outputs is None else reference.compare_results(outputs, limits)
         return self.of_source[samples]
 
 
@@ -107,17 +107,17 @@ def _is_of_source(row: OutputComparison, source: Mapping[str, OutputComparison] 
     """Whether the source is about as far from fp32 as a conversion, by its own outputs in the same session."""
     if source is None or row.name not in source:
         return True
-    own = source[row.name]
-    if own.nonfinite or own.structure_differs:
+    exact = source[row.name]
+    if exact.nonfinite or exact.structure_differs:
         return True
     if row.nonfinite or row.structure_differs:
         return False
-    return row.relative <= _OF_SOURCE * own.relative and row.mismatch <= _OF_SOURCE * own.mismatch
+    return row.relative <= _OF_SOURCE * exact.relative and row.mismatch <= _OF_SOURCE * exact.mismatch
 
 
 def must_run(target: Target) -> bool:
     """Whether programs for `target` are for the CPU provider itself, not only for nodes that another one leaves."""
-    return target.fallback is None and any(one.provider == CPU_PROVIDER for one in target.providers)
+    return target.fallback is None and any(entry.provider == CPU_PROVIDER for entry in target.providers)
 
 
 def open_as_users_do(
@@ -157,8 +157,8 @@ def _opened(path: pathlib.Path, reference: Reference | None, limits: Limits, by_
         return Opened("unknown", str(error))
     if reference is not None and (failing := _failing(reference, outputs, limits)):
         fault = f"{SESSION} computes something else than fp32: {fault_of(worst(failing), limits)}"
-        kept = failing_outputs(by_default.compared(outputs, reference, limits).values(), reference, limits)
-        return Opened("fault", f"{fault}. {_REMEDY}") if kept else Opened("source", fault)
+        still_failing = failing_outputs(by_default.compared(outputs, reference, limits).values(), reference, limits)
+        return Opened("fault", f"{fault}. {_REMEDY}") if still_failing else Opened("source", fault)
     return Opened("good")
 
 

@@ -1,6 +1,6 @@
-"""The written file on a device: opened as users open it, run three times, judged against fp32 and its emulation.
+"""Checks the written file on a device: opens it as users do, runs it three times, judges it against fp32 and emulation.
 
-An option of a session can spoil later runs alone: `fuse_conv_bias` did, from the second run on. So each session runs
+An option of a session can spoil only later runs: `fuse_conv_bias` did, from the second run on. So each session runs
 on three samples, and each run is judged by itself.
 """
 

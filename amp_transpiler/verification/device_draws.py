@@ -1,4 +1,4 @@
-"""Runs of a converted program on an emulated device: its kernels' arithmetic, in several draws of their noise."""
+"""Runs a converted program on an emulated device: its kernels' arithmetic, in several draws of their noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two models compared: precision, size, predicted time, and their outputs on the same inputs."""
+"""Compares two models: precision, size, predicted time, and their outputs on the same inputs."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def compare_models(
     sizes = _sizes(models, dims or {})
     nodes = [dict(_nodes(model.model)) for model in models]
     facts = []
-    for model, found, size in zip(models, nodes, sizes, strict=True):
+    for model, named_nodes, size in zip(models, nodes, sizes, strict=True):
         predicted = predict(model.model, where, size, fuse=True)
-        facts.append(_facts(model, found, predicted.milliseconds, predicted.launches))
+        facts.append(_facts(model, named_nodes, predicted.milliseconds, predicted.launches))
     outputs, compared = _compared(*models, inputs) if run else ({}, "not run")
     alone = [
-        tuple(name for name, node in one.items() if name not in other and node.precision != "cast")
-        for one, other in (nodes, reversed(nodes))
+        tuple(name for name, node in nodes_here.items() if name not in other and node.precision != "cast")
+        for nodes_here, other in (nodes, reversed(nodes))
     ]
     return Difference(
         first=facts[0],
@@ -94,10 +94,10 @@ def _sizes(models: Sequence[Program], dims: Mapping[str, int]) -> list[dict[str,
     """
     known = [open_dims(model.model) for model in models]
     for name in dims:
-        if not any(name in found for found in known):
-            names = ", ".join(sorted({name for found in known for name in found})) or "none"
+        if not any(name in symbols for symbols in known):
+            names = ", ".join(sorted({name for symbols in known for name in symbols})) or "none"
             raise OptionError(f"neither model has an open dimension {name!r}; open dimensions with a name: {names}")
-    return [{name: size for name, size in dims.items() if name in found} for found in known]
+    return [{name: size for name, size in dims.items() if name in symbols} for symbols in known]
 
 
 def _nodes(model: ir.Model) -> Iterator[tuple[str, _Node]]:
@@ -139,7 +139,7 @@ def _compared(first: Program, second: Program, inputs: Inputs | None) -> tuple[d
     source = emulate(first) if _is_low(first) else first
     try:
         reference = _common(make_reference(source, source, inputs), second)
-        found = reference.compare(second, Limits())
+        comparisons = reference.compare(second, Limits())
     except CannotCompare as reason:
         return {}, f"not compared: {reason}"
     except InputError as error:
@@ -147,9 +147,9 @@ def _compared(first: Program, second: Program, inputs: Inputs | None) -> tuple[d
             raise
         return {}, f"not compared: the second model does not take the inputs of the first: {error}"
     data = f"{len(reference.samples)} given samples" if reference.given else "one made-up sample"
-    missing = {str(value.name) for value in first.model.graph.outputs} - set(found)
+    missing = {str(value.name) for value in first.model.graph.outputs} - set(comparisons)
     without = f"; without {', '.join(sorted(missing))}, which the second model lacks" if missing else ""
-    return found, f"the second model against the first, on {data}{without}"
+    return comparisons, f"the second model against the first, on {data}{without}"
 
 
 def _common(reference: Reference, second: Program) -> Reference:

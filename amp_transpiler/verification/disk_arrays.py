@@ -1,4 +1,4 @@
-"""Arrays that are kept for later: the first of them in memory, all further ones in files that are mapped into it.
+"""Keeps arrays for later: the first of them in memory, all further ones in files that are mapped into it.
 
 What is mapped takes no memory for long: the system drops its pages where it needs room. So samples and outputs may be
 many times as large as the memory, as long as each sample fits.

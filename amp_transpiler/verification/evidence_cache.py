@@ -1,4 +1,4 @@
-"""What runs have shown, kept in the user's cache, so that a second question about a model needs few runs.
+"""Keeps what runs have shown in the user's cache, so that a second question about a model needs few runs.
 
 A record is named by a digest of all that it depends on: the prepared program with its weights, the samples, the low
 format, the target, and the versions of what ran.
@@ -52,9 +52,9 @@ def remembered_evidence(
     if (data := _RECORDS.get(name)) is not None and (known := _read(data)) is not None:
         logger.info("the evidence of %d samples comes from the cache", len(known.samples))
         return known
-    found = collect()
-    _RECORDS.put(name, json.dumps(dataclasses.asdict(found)).encode())
-    return found
+    evidence = collect()
+    _RECORDS.put(name, json.dumps(dataclasses.asdict(evidence)).encode())
+    return evidence
 
 
 def _name(prepared: Program, samples: Sequence[Mapping[str, Any]], words: Sequence[str]) -> str:
@@ -82,7 +82,7 @@ def _read(data: bytes) -> Evidence | None:
     """Return the evidence in a record; None if it cannot be read, which another version may have written."""
     try:
         record = json.loads(data)
-        ranges = {name: TensorRange.of_record(found) for name, found in record.pop("ranges").items()}
+        ranges = {name: TensorRange.of_record(range_record) for name, range_record in record.pop("ranges").items()}
         return Evidence(ranges=ranges, samples=tuple(record.pop("samples")), **record)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("a record of evidence in the cache cannot be read, and is made anew: %s", error)
@@ -139,7 +139,7 @@ class Outcomes:
             record = None if data is None else json.loads(data)
             if record is None:
                 return None
-            settled = {name: Settled(*made) for name, made in record["settled"].items()}
+            settled = {name: Settled(*fields) for name, fields in record["settled"].items()}
             return Outcome(settled, tuple(record["repaired"]), bool(record["shown"]), float(record["excess"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("a record of a search in the cache cannot be read, and is made anew: %s", error)
@@ -148,7 +148,7 @@ class Outcomes:
     def keep(self, outcome: Outcome) -> None:
         """Keep an outcome for the next equal question."""
         if _OUTCOMES.folder is not None:
-            settled = {name: (made.precision, made.reason) for name, made in outcome.settled.items()}
+            settled = {name: (decision.precision, decision.reason) for name, decision in outcome.settled.items()}
             _OUTCOMES.put(self._digest(), json.dumps({**dataclasses.asdict(outcome), "settled": settled}).encode())
 
     def _digest(self) -> str:

@@ -1,4 +1,4 @@
-"""A conversion whose update is float32 throughout: what the check over steps measures the real one by."""
+"""Converts a training step with an update in float32 throughout: the check over steps measures the real one by it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_PARTS = ("Concat", "Slice", "Split")  # optimizers that work on one vector o
 
 
 def exact_update(
-    prepared: Program, step: TrainingStep, policy: Policy, ranges: RangeFaults, made: Conversion
+    prepared: Program, step: TrainingStep, policy: Policy, ranges: RangeFaults, conversion: Conversion
 ) -> Program | None:
     """Convert a training step with float32 states and a float32 update, whatever the user forces to be low.
 
@@ -33,13 +33,13 @@ def exact_update(
         step: its states.
         policy: how the conversion decided.
         ranges: a look-up of constants.
-        made: the conversion that is judged.
+        conversion: the conversion that is judged.
 
     Returns:
         The program; None if the conversion that is judged is like that.
     """
     update = {str(node.name) for node in _update(prepared.model, step)}
-    low = [str(node.name) for node, decided in made.assignment.decisions.items() if decided.precision == "low"]
+    low = [str(node.name) for node, decided in conversion.assignment.decisions.items() if decided.precision == "low"]
     states = {name for state in step.states for name in (state.input, state.output)}
     if not update & set(low) and not states & set(policy.low_io):
         return None

@@ -33,7 +33,7 @@ def first_states(program: Program, session: RemoteSession, samples: Sequence[Map
     added = {state.master: sample[state.input] for state in step.states if state.master and state.input in sample}
     added = {name: value for name, value in added.items() if name not in sample}
     if step.loss_scale and step.loss_scale not in sample:
-        added[step.loss_scale] = _fitting_scale(program, session, [{**added, **one} for one in samples])
+        added[step.loss_scale] = _fitting_scale(program, session, [{**added, **feeds} for feeds in samples])
     return added
 
 

@@ -54,7 +54,7 @@ class SettledProgram:
 
     Attributes:
         program: the program: no If in its main graph, all shapes known.
-        key: what it depends on beside the original: equal keys, equal programs.
+        key: what it depends on besides the original: equal keys, equal programs.
         targets: output -> the float32 values that it is, or comes from: for labels, the scores.
         values: target -> what it is on this sample.
     """
@@ -82,9 +82,9 @@ class Surveys:
         Raises:
             RUN_ERRORS: it does not run.
         """
-        for known, found in self._known:
+        for known, survey_of_sample in self._known:
             if known is feeds:
-                return found
+                return survey_of_sample
         wanted = {name for output in self._program.model.graph.outputs for name in _felt(output)}
         self._known.append((feeds, survey(self._program, feeds, wanted, child)))
         return self._known[-1][1]
@@ -119,14 +119,14 @@ def settle(
         shapes, arrays = surveys.of(feeds, child)
     write_shapes(copy.model.graph, shapes)
     _lift_constants(copy.model.graph)
-    found = _values(copy.model.graph)
-    wanted = {name: array for name, array in arrays.items() if not _is_discrete(found[name])}
+    by_name = _values(copy.model.graph)
+    wanted = {name: array for name, array in arrays.items() if not _is_discrete(by_name[name])}
     integers = {
         name: array
         for name, array in arrays.items()
-        if name not in wanted and array.size <= _SMALL and not is_quantized(found[name])
+        if name not in wanted and array.size <= _SMALL and not is_quantized(by_name[name])
     }
-    _fix_integers(copy, integers, [found[name] for name in wanted])
+    _fix_integers(copy, integers, [by_name[name] for name in wanted])
     copy.touch()
     digest = hashlib.sha256(repr((taken, sorted(shapes.items()))).encode())
     for name, array in sorted(integers.items()):
@@ -166,13 +166,13 @@ def run_plain(
 def _outputs(program: Program, names: Sequence[str]) -> Iterator[Program]:
     """Yield the program with other outputs; its own are put back."""
     graph = program.model.graph
-    own, found = list(graph.outputs), _values(graph)
-    graph.outputs[:] = [found[name] for name in dict.fromkeys(names)]
+    outputs, by_name = list(graph.outputs), _values(graph)
+    graph.outputs[:] = [by_name[name] for name in dict.fromkeys(names)]
     program.touch()
     try:
         yield program
     finally:
-        graph.outputs[:] = own
+        graph.outputs[:] = outputs
         program.touch()
 
 
@@ -186,7 +186,10 @@ def _values(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def inline_branches(
-    program: Program, feeds: Mapping[str, Any], child: Child | None = None, told: set[tuple[str, bool]] | None = None
+    program: Program,
+    feeds: Mapping[str, Any],
+    child: Child | None = None,
+    branches: set[tuple[str, bool]] | None = None,
 ) -> list[bool]:
     """Put the branch that is taken in the place of every If of the main graph; return which they were.
 
@@ -194,7 +197,7 @@ def inline_branches(
         program: the program; edited.
         feeds: the sample.
         child: where it runs; None for any child.
-        told: gets the name of the first output of each If, with which branch it took.
+        branches: gets the name of the first output of each If, with which branch it took.
 
     Raises:
         RUN_ERRORS: the program does not run.
@@ -207,15 +210,15 @@ def inline_branches(
             break
         conditions = {str(node.inputs[0].name) for node in ifs if node.inputs[0] is not None}
         asked = sorted(name for name in conditions if constant_of(_values(graph)[name]) is None)
-        found = dict(zip(asked, run_plain(program, feeds, asked, child), strict=True)) if asked else {}
+        fetched = dict(zip(asked, run_plain(program, feeds, asked, child), strict=True)) if asked else {}
         for node in ifs:
             condition = node.inputs[0]
             assert condition is not None
             tensor = constant_of(condition)
-            truth = bool(np.asarray(found[str(condition.name)] if tensor is None else tensor.numpy()).reshape(-1)[0])
+            truth = bool(np.asarray(fetched[str(condition.name)] if tensor is None else tensor.numpy()).reshape(-1)[0])
             taken.append(truth)
-            if told is not None:
-                told.add((str(node.outputs[0].name), truth))
+            if branches is not None:
+                branches.add((str(node.outputs[0].name), truth))
             _take_branch(node, dict(bodies(node))["then_branch" if truth else "else_branch"], program)
     return taken
 
@@ -322,13 +325,13 @@ def _lift_constants(graph: ir.Graph) -> None:
         graph.register_initializer(lifted)
 
 
-def _fix_integers(program: Program, integers: Mapping[str, np.ndarray], kept: Collection[ir.Value]) -> None:
+def _fix_integers(program: Program, integers: Mapping[str, np.ndarray], wanted: Collection[ir.Value]) -> None:
     """Make the integers constants, and drop what nobody reads then."""
     graph = program.model.graph
     names = NameAllocator(program.model)
-    found = _values(graph)
+    by_name = _values(graph)
     for name, array in integers.items():
-        value = found[name]
+        value = by_name[name]
         node = value.producer()
         if not value.uses() or node is None or _is_random(node):
             continue
@@ -337,17 +340,17 @@ def _fix_integers(program: Program, integers: Mapping[str, np.ndarray], kept: Co
         graph.register_initializer(constant)
         for reader, place in list(value.uses()):  # an output of the graph stays what it is
             reader.replace_input_with(place, constant)
-    drop_unread(graph, kept)
+    drop_unread(graph, wanted)
 
 
 def _is_random(node: ir.Node) -> bool:
     return is_standard(node) and node.op_type in RANDOM
 
 
-def drop_unread(graph: ir.Graph, kept: Collection[ir.Value] = ()) -> None:
+def drop_unread(graph: ir.Graph, wanted: Collection[ir.Value] = ()) -> None:
     """Remove the nodes and initializers of a graph that nobody reads."""
     for node in reversed(list(graph)):
-        if not any(is_used(value) or value in kept for value in node.outputs):
+        if not any(is_used(value) or value in wanted for value in node.outputs):
             graph.remove(node, safe=True)
     for name, value in list(graph.initializers.items()):
         if not is_used(value) and not value.is_graph_input():

@@ -1,4 +1,4 @@
-"""Inputs that the user gives to compare on, checked against the model. `synthesis.py` makes inputs up."""
+"""Reads inputs that the user gives to compare on, and checks them against the model. `synthesis.py` makes inputs up."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def _from_folder(folder: pathlib.Path, model: ir.Model) -> Iterator[tuple[str, M
     files = [] if sets else sorted(folder.glob("*.npz"))
     if not sets and not files:
         raise InputError(f"{folder}: is a folder that holds no inputs; expected .npz files or folders test_data_set_*")
-    for one in sets:
-        yield str(one), _read_data_set(one, model)
+    for data_set in sets:
+        yield str(data_set), _read_data_set(data_set, model)
     infos = _infos(model)
     for file in files:
         yield str(file), read_npz(file, infos)

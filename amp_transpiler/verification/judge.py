@@ -1,4 +1,4 @@
-"""One conversion judged: its outputs emulated, rounded once a node and as a device's kernels round, against limits."""
+"""Judges one conversion against limits: its outputs emulated, rounded once a node and as a device's kernels round."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ class Judge:
             rows: the outputs of the session, compared.
             outputs: the same as arrays, one dict per sample, for the metric.
         """
-        found = self._judge([(judged.outputs, judged.metric), (rows, self._metric_of(outputs))])
+        combined = self._judge([(judged.outputs, judged.metric), (rows, self._metric_of(outputs))])
         return dataclasses.replace(
             judged,
-            outputs=found.outputs,
-            metric=found.metric,
-            excesses=found.excesses,
-            excess=found.excess,
+            outputs=combined.outputs,
+            metric=combined.metric,
+            excesses=combined.excesses,
+            excess=combined.excess,
             by_default={name: error_of(row) for name, row in rows.items()},
         )
 
@@ -141,7 +141,7 @@ class Judge:
     def _shares_of_source(self, tf32: Sequence[Compared]) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return the errors in TF32 of the outputs, and of the source's, if only TF32 is to blame for what is beyond.
 
-        A device computes float32 products in TF32 unless a session is told otherwise. Where that alone takes the source
+        A device computes float32 products in TF32 unless a session sets it otherwise. Where just that takes the source
         itself about as far from fp32, limits are held against runs whose float32 is exact, and both are said.
 
         Returns:
@@ -163,17 +163,17 @@ class Judge:
         return (errors, of_source) if all(error <= _OF_SOURCE * least for error, least in pairs) else None
 
     def _plain(self, program: Program) -> Compared:
-        results, keep = self._kept()
+        results, keep = self._result_list()
         rows = self.reference.compare(program, self.limits, keep)
         return rows, self._metric_of(results)
 
     def turn(self, runs: DeviceRuns, turn: int) -> Compared:
         """Return the outputs of a turn, compared with fp32."""
-        results, keep = self._kept()
+        results, keep = self._result_list()
         rows = runs.compared(turn, keep)
         return rows, self._metric_of(results)
 
-    def _kept(self) -> tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None] | None]:
+    def _result_list(self) -> tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None] | None]:
         """Return a list of outputs, and what puts them there; None where no metric reads them."""
         results: list[dict[str, Any]] = []
         if self.metric is None:

@@ -38,9 +38,9 @@ class KeptValue:
 
     __array_ufunc__ = None  # an array that is added to it asks `__radd__`
 
-    def __init__(self, child: _Holder, kept: KeptNumber) -> None:
-        self._child, self._number = child, kept.number
-        weakref.finalize(self, child.let_go, kept.number).atexit = False
+    def __init__(self, child: _Holder, value: KeptNumber) -> None:
+        self._child, self._number = child, value.number
+        weakref.finalize(self, child.let_go, value.number).atexit = False
 
     def __reduce__(self) -> tuple[Callable[[int], KeptNumber], tuple[int]]:
         return KeptNumber, (self._number,)

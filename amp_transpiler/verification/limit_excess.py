@@ -1,4 +1,4 @@
-"""How far a result is beyond what is allowed, as one number that a search can follow."""
+"""Says how far a result is beyond what is allowed, as one number that a search can follow."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def excesses(rows: Iterable[OutputComparison], reference: Reference, limits: Lim
     return {row.name: _excess(row, reference, unjudged, limits) for row in rows}
 
 
-def excess_of_metric(found: float, metric: Metric) -> float:
+def excess_of_metric(measure: float, metric: Metric) -> float:
     """Return a metric over its bound; at most 1 if the bound is kept.
 
     Args:
-        found: the value of the metric.
+        measure: the value of the metric.
         metric: has the bound.
     """
-    if found <= metric.bound:
-        return max(0.0, found / metric.bound) if metric.bound > 0.0 else 0.0
-    return found / metric.bound if metric.bound > 0.0 else _MUCH
+    if measure <= metric.bound:
+        return max(0.0, measure / metric.bound) if metric.bound > 0.0 else 0.0
+    return measure / metric.bound if metric.bound > 0.0 else _MUCH
 
 
 def _excess(row: OutputComparison, reference: Reference, unjudged: Mapping[str, str], limits: Limits) -> float:
@@ -51,9 +51,9 @@ def _excess(row: OutputComparison, reference: Reference, unjudged: Mapping[str, 
     return error if most is None else max(error, _over(row.mismatch, most))
 
 
-def _over(found: float, allowed: float) -> float:
-    if math.isnan(found):
+def _over(error: float, allowed: float) -> float:
+    if math.isnan(error):
         return math.inf
     if allowed > 0.0:
-        return found / allowed if math.isfinite(allowed) else 0.0
-    return _MUCH if found > 0.0 else 0.0
+        return error / allowed if math.isfinite(allowed) else 0.0
+    return _MUCH if error > 0.0 else 0.0

@@ -1,4 +1,4 @@
-"""The derivative of a piece of a program, and beside it what the rounding of its nodes and values adds."""
+"""Differentiates a piece of a program, and weighs by the derivatives what the rounding of its nodes and values adds."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Backward:
 
 
 class Weigher(Driver):
-    """Appends the backward pass of a piece, and beside it what is weighed by the adjoints.
+    """Appends the backward pass of a piece, and the rounding errors weighed by its adjoints.
 
     Args:
         program: the piece; gets it.
         low: the low format.
         forms: node name -> its low form.
         guarded: whether nothing that is infinite counts where the adjoint is zero. Otherwise it makes sums NaN.
-        read_once: names of the results that one node alone reads, low: their casts are weighed there.
+        read_once: names of the results that only one node reads, low: their casts are weighed there.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Weigher(Driver):
                 continue
             if len(value.uses()) > 1:
                 name = builder.names.fresh(f"{value.name}_own")
-                own = ir.Value(name=name, type=value.type, shape=value.shape, const_value=_named(tensor, name))
-                self._program.model.graph.register_initializer(own)
-                node.replace_input_with(index, own)
-                value = own
+                copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=_named(tensor, name))
+                self._program.model.graph.register_initializer(copy)
+                node.replace_input_with(index, copy)
+                value = copy
             yield value
 
     def _is_read_low_alone(self, value: ir.Value) -> bool:
@@ -131,8 +131,8 @@ class Weigher(Driver):
             known: names of results that are fed, too, as the forward pass has left them.
         """
         graph = self._program.model.graph
-        nodes, found = list(graph), values_by_name(graph)
-        seeds = {found[name]: self._seed(found[name]) for name in targets}
+        nodes, by_name = list(graph), values_by_name(graph)
+        seeds = {by_name[name]: self._seed(by_name[name]) for name in targets}
         for value, seed in seeds.items():
             if value.name in outputs:
                 self._apart.add(value)
@@ -140,13 +140,13 @@ class Weigher(Driver):
                 self._felt_low[value] = seed
         adjoints = self.run(graph, seeds)
         for node in nodes:
-            if node not in self._visited:  # computed from integers or constants alone
+            if node not in self._visited:  # computed only from integers or constants
                 self._weigh_node(node, [adjoints.get(value) for value in node.outputs], {})
         graph.outputs[:] = [value for square, total, _ in self._terms for value in (square, total)]
         back = {str(value.name): self._output(adjoints[value]) for value in self._entries if value in adjoints}
         names = {str(value.name): str(seed.name) for value, seed in seeds.items()}
         for name in known:
-            self._feed(found[name])
+            self._feed(by_name[name])
         drop_unread(graph)
         PassManager([WeightGradients("auto"), FuseProducts()], typed=False)(self._program.model)
         self._program.touch()
@@ -208,15 +208,19 @@ class Weigher(Driver):
         adjoint, in which these places are summed.
         """
         read, constants = self._twins.inputs(node)
-        own: list[ir.Value] = []
+        products: list[ir.Value] = []
         if not _only_moves(node):
-            own += self._differences(felt, *self._twins.of(node))
-        own += [self._rounding(parts[value], value) for value in constants if value in parts]
+            products += self._differences(felt, *self._twins.of(node))
+        products += [self._rounding(parts[value], value) for value in constants if value in parts]
         others = [value for value in constants if value not in parts]
         if others:
-            made = self._differences(felt, node.outputs, self._twins.with_low(node, others))
-            own += [self._by_channel(product, node.outputs[0]) for product in made] if _frozen(node) else made
-        for product in own:
+            differences = self._differences(felt, node.outputs, self._twins.with_low(node, others))
+            products += (
+                [self._by_channel(product, node.outputs[0]) for product in differences]
+                if _frozen(node)
+                else differences
+            )
+        for product in products:
             self._add(product, ("nodes", str(node.name)), ("alone", str(node.name)))
         for value in read:
             if value in parts:
@@ -231,8 +235,8 @@ class Weigher(Driver):
         axes = [axis for axis in range(len(shape_of(result))) if axis != 1]
         return self._op("ReduceSum", product, self.builder.constant(np.array(axes, np.int64)), keepdims=0)
 
-    def _joined(self, one: ir.Value | None, other: ir.Value) -> ir.Value:
-        return other if one is None else self.builder.add(one, other)
+    def _joined(self, first: ir.Value | None, other: ir.Value) -> ir.Value:
+        return other if first is None else self.builder.add(first, other)
 
     def _differences(
         self,
@@ -266,9 +270,9 @@ class Weigher(Driver):
     ) -> ir.Value:
         """Append an operator whose type is known. Inference takes most of the time that building a node takes."""
         result = ir.Value(name=self.builder.names.fresh("weighed"), type=ir.TensorType(dtype))
-        made = [ir.AttrInt64(name, number) for name, number in attributes.items()]
+        attributes_of_node = [ir.AttrInt64(name, number) for name, number in attributes.items()]
         name = self.builder.names.fresh("weighing")
-        self.builder.graph.append(ir.Node("", op_type, inputs, made, outputs=[result], name=name))
+        self.builder.graph.append(ir.Node("", op_type, inputs, attributes_of_node, outputs=[result], name=name))
         return result
 
     def _add(self, product: ir.Value, *owners: tuple[str, str]) -> None:
@@ -294,7 +298,7 @@ class Weigher(Driver):
         """Return adjoints of the node's inputs of one magnitude each, that by which a random change is felt."""
         self._measured[str(node.name)] = str(reason)
         if any(map(is_quantized, node.outputs)):
-            return []  # a scale that extremes alone decide; the numbers are felt through the integers
+            return []  # a scale that only extremes decide; the numbers are felt through the integers
         reads = dict.fromkeys(value for value in (*node.inputs, *captured(node)) if is_float32(value))
         return [(value, self._gain(node, value, grads)) for value in reads if counts(value)]
 
@@ -353,9 +357,9 @@ class Weigher(Driver):
         size = self._op("ReduceSumSquare", change, keepdims=0)
         squares = [self._op("ReduceSumSquare", product, keepdims=0) for product in felt]
         gain = builder.op("Sqrt", [builder.div(builder.op("Sum", squares), builder.maximum(size, _TINY))])
-        made = builder.mul(self._signs(value), gain)
-        made.shape = value.shape
-        return made
+        gained = builder.mul(self._signs(value), gain)
+        gained.shape = value.shape
+        return gained
 
     def _extreme(self, op_type: str, value: ir.Value) -> ir.Value:
         return self.builder.mul(self._op(op_type, value, keepdims=0), 1.0 - 2.0 * _COARSE)

@@ -1,4 +1,4 @@
-"""Low twins: beside a float32 node, what it would compute in lower precision, emulated."""
+"""Adds low twins to a program: for a float32 node, what it would compute in lower precision, emulated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SMALL = 4096  # elements of a constant that is looked at: "minus infinity" beco
 def rounded(builder: GraphBuilder, value: ir.Value, low: LowFormat) -> ir.Value:
     """Append a pair of casts to the low format and back; return its result."""
     for dtype in (low.dtype, ir.DataType.FLOAT):
-        made = ir.Value(name=builder.names.fresh("rounded"), type=ir.TensorType(dtype))
-        _copy_shape(value, made)
+        result = ir.Value(name=builder.names.fresh("rounded"), type=ir.TensorType(dtype))
+        _copy_shape(value, result)
         to = ir.AttrInt64("to", int(dtype))
         # As its type is known, nothing is inferred: there are thousands of these.
-        builder.graph.append(ir.Node("", "Cast", [value], [to], outputs=[made], name=builder.names.fresh("rounding")))
-        value = made
+        builder.graph.append(ir.Node("", "Cast", [value], [to], outputs=[result], name=builder.names.fresh("rounding")))
+        value = result
     return value
 
 
@@ -98,8 +98,8 @@ class Twins:
         if value not in self._rounded:
             tensor = constant_of(value)
             is_small = tensor is not None and tensor.size <= _SMALL
-            made = self._constant(value) if is_small else rounded(self._builder, value, self._low)
-            self._rounded[value] = made
+            low_value = self._constant(value) if is_small else rounded(self._builder, value, self._low)
+            self._rounded[value] = low_value
         return self._rounded[value]
 
     def _constant(self, value: ir.Value) -> ir.Value:
@@ -130,12 +130,12 @@ class Twins:
         """Append the twin of a node; return its outputs before and after they are rounded."""
         form = self._forms[str(node.name)]
         read, fixed = self.inputs(node)
-        made = replicate(self._builder, node, {value: self.rounded(value) for value in (*read, *fixed)})
+        outputs = replicate(self._builder, node, {value: self.rounded(value) for value in (*read, *fixed)})
         low = [
             rounded(self._builder, value, self._low) if index in form.outputs and is_float32(value) else value
-            for index, value in enumerate(made)
+            for index, value in enumerate(outputs)
         ]
-        return made, low
+        return outputs, low
 
     def with_low(self, node: ir.Node, values: Collection[ir.Value]) -> list[ir.Value]:
         """Append a copy of a node that reads some of its inputs rounded; return its outputs, which are not."""
@@ -143,12 +143,12 @@ class Twins:
 
     def of_bodies(self, node: ir.Node) -> list[ir.Value]:
         """Append the twin of a node with bodies: every node in them that may be low is; return its outputs."""
-        made = replicate(self._builder, node, {})
-        copy = made[0].producer()
+        outputs = replicate(self._builder, node, {})
+        copy = outputs[0].producer()
         assert copy is not None
         for (_, body), (_, twin) in zip(bodies(node), bodies(copy), strict=True):
             self._round_body(body, twin)
-        return made
+        return outputs
 
     def _round_body(self, body: ir.Graph, twin: ir.Graph) -> None:
         for node, copy in zip(list(body), list(twin), strict=True):

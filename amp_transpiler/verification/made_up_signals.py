@@ -1,4 +1,4 @@
-"""Images and sounds made from random numbers, with the statistics of real ones."""
+"""Makes images and sounds from random numbers, with the statistics of real ones."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def picture(shape: tuple[int, ...], rng: np.random.Generator, *, channels_last: 
     frequency = np.hypot(np.fft.fftfreq(h)[:, None], np.fft.rfftfreq(w)[None, :])
     amplitude = 1.0 / np.maximum(frequency, 1.0 / max(h, w, 1))
     amplitude[0, 0] = 0.0  # the mean is set below
-    own = np.fft.rfft2(rng.standard_normal((n, c, h, w)))
+    separate = np.fft.rfft2(rng.standard_normal((n, c, h, w)))
     common = np.fft.rfft2(rng.standard_normal((n, 1, h, w)))
-    noise = np.fft.irfft2((_SHARED * common + (1.0 - _SHARED) * own) * amplitude, s=(h, w))
+    noise = np.fft.irfft2((_SHARED * common + (1.0 - _SHARED) * separate) * amplitude, s=(h, w))
     spread = noise.std(axis=(2, 3), keepdims=True)
     pixels: np.ndarray = np.clip(0.5 + 0.2 * noise / np.where(spread > 0.0, spread, 1.0), 0.0, 1.0)
     return pixels

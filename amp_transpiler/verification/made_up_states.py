@@ -1,4 +1,4 @@
-"""Made-up states of a training step, by their roles: what an optimizer starts from, not random numbers."""
+"""Makes up states of a training step by their roles: what an optimizer starts from, not random numbers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def with_made_up_states(
         step: the states.
         run: runs a sample, and returns the outputs by name.
     """
-    found = dict(sample)
+    feeds = dict(sample)
     for state in step.states:
-        if state.input in found and state.role != "parameter":
-            value = np.asarray(found[state.input])
-            found[state.input] = np.abs(value) if state.role == "statistic" else np.zeros_like(value)
-    counters = {s.input: np.ones_like(found[s.input]) for s in step.states if s.role == "counter" and s.input in found}
-    if not counters or _is_finite(run(found)):
-        return found
-    ones = {**found, **counters}
-    return ones if _is_finite(run(ones)) else found
+        if state.input in feeds and state.role != "parameter":
+            value = np.asarray(feeds[state.input])
+            feeds[state.input] = np.abs(value) if state.role == "statistic" else np.zeros_like(value)
+    counters = {s.input: np.ones_like(feeds[s.input]) for s in step.states if s.role == "counter" and s.input in feeds}
+    if not counters or _is_finite(run(feeds)):
+        return feeds
+    ones = {**feeds, **counters}
+    return ones if _is_finite(run(ones)) else feeds
 
 
 def _is_finite(outputs: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""How far two programs agree in what users read out of an output: the best classes, masks, maps of labels.
+"""Measures how far two programs agree in what users read from an output: the best classes, masks, maps of labels.
 
 | reading (`output_kind.py`) | top-1 | top-5 | IoU |
 |---|---|---|---|
@@ -9,12 +9,12 @@
 | boxes | - | - | of each box with itself in fp32, their mean |
 | numbers | - | - | - |
 
-Of probabilities, the error of the class with the largest one is told, however rare that class is; of embeddings, the
-share of the rows whose nearest row, by the cosine, is the same.
+For probabilities, the error of the class with the largest one is reported, however rare that class is; for embeddings,
+the share of the rows whose nearest row, by the cosine, is the same.
 
 Intersection over union is that over all samples; of several labels, the mean over those that occur on either side; of
 two empty masks 1. Of equal scores the one with the lower index is the better, as ArgMax decides. Rows and elements that
-are NaN in fp32 are left out; where the result alone is NaN, the two differ.
+are NaN in fp32 are left out; where only the result is NaN, the two differ.
 """
 
 from __future__ import annotations

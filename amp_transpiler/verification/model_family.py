@@ -1,4 +1,4 @@
-"""The family of a transformer, told by its graph: an encoder of text, a decoder, an encoder of images or of sound."""
+"""Recognises the family of a transformer by its graph: an encoder of text, a decoder, an encoder of images or sound."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def family_of(graph: ir.Graph, attentions: Sequence[Attention]) -> ModelFamily |
     """
     if not attentions:
         return None
-    sizes = [(found.heads, found.width) for found in attentions]
+    sizes = [(attention.heads, attention.width) for attention in attentions]
     heads, width = max(sorted(set(sizes)), key=sizes.count)
     return ModelFamily(_name(graph, attentions), heads, width, len(attentions))
 
@@ -72,7 +72,7 @@ def _name(graph: ir.Graph, attentions: Sequence[Attention]) -> Family:
     ids = any(value.dtype is not None and value.dtype.is_integer() for value in graph.inputs)
     images = any(_rank(value) == 4 and _is_float(value) for value in graph.inputs)
     operators = {node.op_type for node in graph if is_standard(node)}
-    crossed = any(set(_sources(found.query)).isdisjoint(_sources(found.key)) for found in attentions)
+    crossed = any(set(_sources(attention.query)).isdisjoint(_sources(attention.key)) for attention in attentions)
     normalised_by_squares = "LayerNormalization" not in operators
     if images:
         return "clip" if ids else "vit"
@@ -111,7 +111,7 @@ def _sources(value: ir.Value) -> Iterator[ir.Value]:
 
 def _is_causal(attentions: Sequence[Attention]) -> bool:
     """Whether a mask compares positions with positions, or is cut from a triangle."""
-    masks = [mask for found in attentions for mask in found.masks]
+    masks = [mask for attention in attentions for mask in attention.masks]
     return any(_compares_positions(node) for node in _above(masks))
 
 
@@ -120,7 +120,7 @@ def _compares_positions(node: ir.Node) -> bool:
         return True
     if node.op_type in _COMPARISONS and len(node.inputs) == 2:
         return all(
-            any(one.op_type == "Range" for one in _above([part], 12)) for part in node.inputs if part is not None
+            any(above.op_type == "Range" for above in _above([part], 12)) for part in node.inputs if part is not None
         )
     shape = None if node.op_type != "Slice" or node.inputs[0] is None else node.inputs[0].shape
     held = None if shape is None or node.inputs[0] is None else node.inputs[0].const_value

@@ -73,15 +73,15 @@ def check_regular(path: pathlib.Path) -> None:
 
 
 def _members(archive: zipfile.ZipFile, path: pathlib.Path) -> list[tuple[str, zipfile.ZipInfo]]:
-    found = []
+    members = []
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
         if name == member.filename:
             raise InputError(f"{path}: '{visible(name, 60)}' in it is no array (.npy); write it with numpy.savez")
         if member.flag_bits & _ENCRYPTED:
             raise InputError(f"{path}: '{visible(name, 60)}' in it is encrypted; write it with numpy.savez")
-        found.append((name, member))
-    return found
+        members.append((name, member))
+    return members
 
 
 def _read(
@@ -123,5 +123,5 @@ def _check_header(name: str, info: ValueInfo, shape: tuple[int, ...], dtype: np.
     """Raise InputError if an array of this shape and type does not fit the input."""
     check_feeds({name: np.empty(0, dtype)}, [dataclasses.replace(info, shape=None)], lenient=True, where=where)
     if info.numpy is not None:
-        one = np.zeros((), info.numpy)
-        check_feeds({name: np.broadcast_to(one, shape)}, [info], lenient=True, where=where)  # takes no memory
+        element = np.zeros((), info.numpy)
+        check_feeds({name: np.broadcast_to(element, shape)}, [info], lenient=True, where=where)  # takes no memory

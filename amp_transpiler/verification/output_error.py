@@ -1,4 +1,4 @@
-r"""The error of a float output: that of its worst part, since a norm over everything hides what users read.
+r"""Defines the error of a float output: that of its worst part, since a norm over everything hides what users read.
 
 For an output x in fp32 and y in the result, the error of a part P, a set of elements, is
 
@@ -14,8 +14,8 @@ and the error of the output is the largest of those of
   of nearly one magnitude, `_LEAST_EXTREME` or more, and `_GAP` times as large as all others. The probabilities near one
   of a sure classifier are no such value.
 
-Class scores beside boxes in pixels, a quiet recording beside a loud one, and logits beside their masks are so small
-that a norm over both is that of their neighbours alone: all scores of a detector may become zero at 0.0007 %.
+Class scores next to boxes in pixels, a quiet recording next to a loud one, and logits next to their masks are so small
+that a norm over both is only that of their neighbours: all scores of a detector may become zero at 0.0007 %.
 
 A part is judged by itself where that is fair:
 
@@ -145,15 +145,15 @@ class PartErrors:
         for axis, word in _feature_axes(reference.ndim):
             size = reference.shape[axis]
             if size > 1:
-                found = _sums(reference, result, axis, threshold)
-                self._slices.setdefault((word, size), _Sums.none(size)).add(found)
+                sums = _sums(reference, result, axis, threshold)
+                self._slices.setdefault((word, size), _Sums.none(size)).add(sums)
 
     def _note(self, name: str, sums: _Sums) -> None:
         error, place = sums.worst(self._least())
         if error > 0.0:
             which = f" {place}" if name.endswith("row") else ""
             self._alone.append((WorstPart(error, name + which), float(sums.largest[place])))
-            self._alone = sorted(self._alone, key=lambda found: -found[0].error)[:_FEWEST]
+            self._alone = sorted(self._alone, key=lambda part: -part[0].error)[:_FEWEST]
 
 
 def _feature_axes(rank: int) -> Iterator[tuple[int, str]]:
@@ -195,8 +195,8 @@ def part_weights(reference: np.ndarray) -> np.ndarray | None:
         if norms.max() > _UNEVEN * smallest:
             shape = [1] * reference.ndim
             shape[axis] = size
-            own = 1.0 / (np.where(counted, norms, norms.max()) * math.sqrt(size))
-            weights.append(own.reshape(shape))
+            weight = 1.0 / (np.where(counted, norms, norms.max()) * math.sqrt(size))
+            weights.append(weight.reshape(shape))
     if threshold is not None:
         values = np.abs(np.where(np.isfinite(reference), reference, 0.0)).astype(np.float64)
         others = math.sqrt(float(np.sum(np.square(values, where=values < threshold, out=np.zeros(values.shape)))))
@@ -204,18 +204,18 @@ def part_weights(reference: np.ndarray) -> np.ndarray | None:
             weights.append(np.where(values < threshold, 1.0 / others, 1.0 / math.sqrt(float(np.sum(values**2)))))
     if not weights:
         return None
-    combined: np.ndarray = np.sqrt(sum(np.square(one) for one in weights) / len(weights)) * np.ones(reference.shape)
+    combined: np.ndarray = np.sqrt(sum(np.square(part) for part in weights) / len(weights)) * np.ones(reference.shape)
     return combined.astype(np.float32)
 
 
 def _largest(array: np.ndarray) -> float:
     """Return the largest finite magnitude."""
-    found = 0.0
+    largest = 0.0
     flat = array.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         piece = np.abs(flat[start : start + _CHUNK].astype(np.float64))
-        found = max(found, float(np.max(piece, initial=0.0, where=np.isfinite(piece))))
-    return found
+        largest = max(largest, float(np.max(piece, initial=0.0, where=np.isfinite(piece))))
+    return largest
 
 
 def _extreme_from(array: np.ndarray, largest: float) -> float | None:
@@ -246,26 +246,26 @@ def _sums(reference: np.ndarray, result: np.ndarray, axis: int | None, below: fl
     Args:
         reference: in fp32.
         result: of the same shape.
-        axis: whose slices are told apart.
+        axis: whose slices are summed separately.
         below: only magnitudes below this count; None: all that are finite.
     """
     size = 1 if axis is None else reference.shape[axis]
     outer = 1 if axis is None else math.prod(reference.shape[:axis])
     shape = (outer, size, -1 if reference.size else 0)
     x, y = reference.reshape(shape), result.reshape(shape)
-    made = _Sums.none(size)
-    made.elements = reference.size // max(1, size)
-    for one, other in _blocks(x, y):
-        wanted, got = one.astype(np.float64), other.astype(np.float64)
+    sums = _Sums.none(size)
+    sums.elements = reference.size // max(1, size)
+    for reference_block, other in _blocks(x, y):
+        wanted, got = reference_block.astype(np.float64), other.astype(np.float64)
         good = np.isfinite(wanted) & np.isfinite(got)
         if below is not None:
             good &= np.abs(wanted) < below
         if not good.all():
             wanted, got = np.where(good, wanted, 0.0), np.where(good, got, 0.0)
-        made.difference += np.einsum("osi->s", np.square(got - wanted))
-        made.reference += np.einsum("osi->s", np.square(wanted))
-        made.largest = np.maximum(made.largest, np.abs(wanted).max(axis=(0, 2), initial=0.0))
-    return made
+        sums.difference += np.einsum("osi->s", np.square(got - wanted))
+        sums.reference += np.einsum("osi->s", np.square(wanted))
+        sums.largest = np.maximum(sums.largest, np.abs(wanted).max(axis=(0, 2), initial=0.0))
+    return sums
 
 
 def _blocks(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

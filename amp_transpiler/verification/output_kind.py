@@ -1,7 +1,7 @@
-"""The meaning of an output's numbers: scores of classes, a mask, a map of labels, or just numbers.
+"""Finds out what an output's numbers mean: scores of classes, a mask, a map of labels, or just numbers.
 
 Where an output comes from decides: `_RULES`, a row a group of operators, found by walking up from the graph output
-through operators that only move, recast, shift or scale (`_PASSED`). Where an operator alone does not tell (a product
+through operators that only move, recast, shift or scale (`_PASSED`). Where an operator does not decide it (a product
 makes logits and features, a convolution maps of classes and pictures, a Sigmoid masks, gates and depths), the row asks
 for a word: the output's name says so, or the graph ranks its numbers by Softmax or ArgMax. Nothing is guessed by shape;
 but the shape has a say in any case: a single class is none, one pixel no map.
@@ -36,7 +36,7 @@ class OutputKind:
     """How the numbers of an output are to be read.
 
     Attributes:
-        reading: `numbers`: no class and no mask can be told; `scores`: each row along `axis` has a score for every
+        reading: `numbers`: no class and no mask is known; `scores`: each row along `axis` has a score for every
             class; `class map`: the same for every pixel; `mask`: truth values, or shares that are true from 0.5 on;
             `label map`: a label for every pixel; `boxes`: the first four places along `axis` are a box; `embeddings`:
             each row is a vector (`placed_kinds.py` for both).
@@ -80,7 +80,7 @@ class _Rule:
         reason: why.
         axis: that of the classes.
         fewest: how many classes there must be.
-        asks: the operators alone do not tell: one of these words must be in the output's name, or, for scores and maps
+        asks: the operators do not decide: one of these words must be in the output's name, or, for scores and maps
             of them, the graph must rank them.
     """
 
@@ -138,10 +138,10 @@ def output_kinds(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, OutputK
     arrays = [value for value in feeds.values() if isinstance(value, np.ndarray)]
     images = tuple(tuple(array.shape) for array in arrays if array.ndim >= _IMAGE)
     known = _Known(images, opset_of(model, ""))
-    found = {value: _from_graph(value, known) for value in model.graph.outputs}
+    kinds = {value: _from_graph(value, known) for value in model.graph.outputs}
     return {
         str(value.name): kind if _is_said(value, kind, known) else NUMBERS
-        for value, kind in found.items()
+        for value, kind in kinds.items()
         if kind is not None
     }
 
@@ -308,8 +308,8 @@ def _reshaped(node: ir.Node, axis: int) -> int | None:
     if after.shape is None:
         return -1
     new = _trimmed(after.shape)
-    kept = new and (new[-1] == old[-1] or not isinstance(new[-1], int))
-    return len(new) - 1 if kept else None
+    is_kept = new and (new[-1] == old[-1] or not isinstance(new[-1], int))
+    return len(new) - 1 if is_kept else None
 
 
 _PASSED |= dict.fromkeys(_ARITHMETIC, _same_axis)

@@ -1,4 +1,4 @@
-"""A large program in pieces that run one after the other, so that the values of one piece at a time are in memory."""
+"""Cuts a large program into pieces that run one after the other, so that only one piece's values are in memory."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def pieces(program: Program, limit: float) -> list[Piece]:
     nodes = list(graph)
     starts, size = [0], 0.0
     for index, node in enumerate(nodes):
-        made = sum(map(_bytes, node.outputs))
-        if size + made > limit and index > starts[-1]:
+        result_bytes = sum(map(_bytes, node.outputs))
+        if size + result_bytes > limit and index > starts[-1]:
             starts.append(index)
             size = 0.0
-        size += made
+        size += result_bytes
     spans = list(zip(starts, [*starts[1:], len(nodes)], strict=True))
     return [_piece(nodes, start, stop) for start, stop in spans if stop > start]
 
@@ -83,7 +83,7 @@ def _bytes(value: ir.Value) -> float:
 
 
 def cut_out(program: Program, piece: Piece, outputs: Collection[str]) -> Program:
-    """Return a copy of a program that holds the nodes of one piece alone; what it reads from before is its input."""
+    """Return a copy of a program that holds only the nodes of one piece; what it reads from before is its input."""
     copy = program.clone()
     copy.source = None
     graph = copy.model.graph
@@ -91,10 +91,10 @@ def cut_out(program: Program, piece: Piece, outputs: Collection[str]) -> Program
     graph.outputs.clear()
     for node in reversed(nodes[piece.stop :]):
         graph.remove(node, safe=True)
-    found = values_by_name(graph)
+    by_name = values_by_name(graph)
     inputs = []
     for name in piece.reads:
-        value = found[name]
+        value = by_name[name]
         if value.producer() is None:
             inputs.append(value)
             continue
@@ -104,8 +104,8 @@ def cut_out(program: Program, piece: Piece, outputs: Collection[str]) -> Program
     for node in reversed(nodes[: piece.start]):
         graph.remove(node, safe=True)
     graph.inputs[:] = inputs
-    found = values_by_name(graph)
-    graph.outputs.extend(found[name] for name in outputs)
-    drop_unread(graph, kept=[value for node in graph for value in node.outputs])
+    by_name = values_by_name(graph)
+    graph.outputs.extend(by_name[name] for name in outputs)
+    drop_unread(graph, wanted=[value for node in graph for value in node.outputs])
     copy.touch()
     return copy

@@ -1,4 +1,4 @@
-"""Outputs that are places: boxes of detectors, and embeddings, which are compared by who lies next to whom.
+"""Recognises outputs that are places: boxes of detectors, and embeddings, which are compared by who lies next to whom.
 
 Boxes are recognised by what reads them (NonMaxSuppression, RoiAlign), by the head of a detector (four coordinates
 joined to scores that end in a Sigmoid), or by their name; embeddings by their name, or by rows that all have the length
@@ -43,7 +43,7 @@ def read_outputs(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, OutputK
         model: a model with types and shapes.
         feeds: the inputs of one sample, for their shapes.
     """
-    found = output_kinds(model, feeds)
+    kinds = output_kinds(model, feeds)
     for output in model.graph.outputs:
         if output.dtype is not None and output.dtype.is_floating_point():
             words = {word.lower() for word in _WORD.findall(str(output.name))}
@@ -51,8 +51,8 @@ def read_outputs(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, OutputK
             if kind is None and words & _EMBEDDINGS and not words & _NO_EMBEDDINGS:
                 kind = EMBEDDINGS
             if kind is not None:
-                found[str(output.name)] = kind
-    return found
+                kinds[str(output.name)] = kind
+    return kinds
 
 
 def _boxes(output: ir.Value, words: set[str]) -> OutputKind | None:
@@ -96,7 +96,7 @@ def _detector_head(value: ir.Value) -> OutputKind | None:
 
 
 def _origin(value: ir.Value) -> ir.Value:
-    """Return the value that recasts alone lie before."""
+    """Return the value that a value is a recast of; itself if it is none."""
     while (node := value.producer()) is not None and node.op_type in _KEPT and node.inputs[0] is not None:
         value = node.inputs[0]
     return value
@@ -104,10 +104,10 @@ def _origin(value: ir.Value) -> ir.Value:
 
 def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
     """Return the readers of a value, those behind recasts too."""
-    found = []
+    readers = []
     for node, index in value.uses():
-        found += _uses(node.outputs[0]) if node.op_type in _KEPT and index == 0 else [(node, index)]
-    return found
+        readers += _uses(node.outputs[0]) if node.op_type in _KEPT and index == 0 else [(node, index)]
+    return readers
 
 
 # ---- what the data say ----

@@ -1,4 +1,4 @@
-"""Outputs that differ from one run of the fp32 program to the next: no comparison says anything about them."""
+"""Finds outputs that differ from one run of the fp32 program to the next: no comparison says anything about them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["differing", "random_upstream"]
 
 def random_upstream(model: ir.Model) -> dict[str, list[ir.Node]]:
     """Return the random operators that each output of the model depends on; outputs without any are left out."""
-    found = {str(output.name): list(dict.fromkeys(_random_above(model, output))) for output in model.graph.outputs}
-    return {name: nodes for name, nodes in found.items() if nodes}
+    upstream = {str(output.name): list(dict.fromkeys(_random_above(model, output))) for output in model.graph.outputs}
+    return {name: nodes for name, nodes in upstream.items() if nodes}
 
 
 def _random_above(model: ir.Model, output: ir.Value) -> Iterator[ir.Node]:
@@ -48,7 +48,7 @@ def _with_inner(model: ir.Model, node: ir.Node) -> Iterator[ir.Node]:
 def _is_random(node: ir.Node) -> bool:
     if not is_standard(node) or node.op_type not in RANDOM:
         return False
-    # Dropout draws in training mode alone, which its third input asks for.
+    # Dropout draws only in training mode, which its third input asks for.
     return node.op_type != "Dropout" or (len(node.inputs) > 2 and node.inputs[2] is not None)
 
 
@@ -64,7 +64,7 @@ def _is_same(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(_is_same, first, second))
     if first is None or second is None:
         return first is second
-    one, other = np.asarray(first), np.asarray(second)
-    if one.shape != other.shape or one.dtype != other.dtype:
+    x, y = np.asarray(first), np.asarray(second)
+    if x.shape != y.shape or x.dtype != y.dtype:
         return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124  NaN alone differs from itself
+    return bool(((x == y) | ((x != x) & (y != y))).all())  # noqa: PLR0124  only NaN differs from itself

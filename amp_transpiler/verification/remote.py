@@ -53,7 +53,7 @@ class RemoteSession:
         child: Child | None = None,
     ) -> None:
         self._form, self._place, self._shared = form, place, child
-        self._kept = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         self._child: Child | None = None
         self._number = 0
         self.inputs: tuple[ValueInfo, ...] = ()
@@ -61,14 +61,14 @@ class RemoteSession:
         self._open()
 
     def _open(self) -> None:
-        with contextlib.ExitStack() as kept:
+        with contextlib.ExitStack() as resources:
             form, way = self._form()
             if form.folder is not None:
-                kept.callback(shutil.rmtree, form.folder, ignore_errors=True)
-            child = kept.enter_context(lease() if self._shared is None else contextlib.nullcontext(self._shared))
+                resources.callback(shutil.rmtree, form.folder, ignore_errors=True)
+            child = resources.enter_context(lease() if self._shared is None else contextlib.nullcontext(self._shared))
             self._number, self.inputs, self.outputs = child.ask("open", form.model, way, self._place)
-            kept.callback(_close, child, self._number)
-            self._child, self._kept = child, kept.pop_all()
+            resources.callback(_close, child, self._number)
+            self._child, self._resources = child, resources.pop_all()
 
     def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> list[Any]:
         """Run once and return the outputs, in the order of `fetch`; see `Session.run`.
@@ -77,16 +77,16 @@ class RemoteSession:
             InputError: the feeds do not fit.
             RUN_ERRORS: ONNX Runtime failed while running, or died of it.
         """
-        found: list[Any] = self._ask("run", dict(feeds), None if fetch is None else list(fetch))
-        return found
+        results: list[Any] = self._ask("run", dict(feeds), None if fetch is None else list(fetch))
+        return results
 
-    def run_keeping(self, feeds: Mapping[str, Any], fetch: Sequence[str], kept: Collection[str]) -> dict[str, Any]:
+    def run_keeping(self, feeds: Mapping[str, Any], fetch: Sequence[str], staying: Collection[str]) -> dict[str, Any]:
         """Run once; some results stay in the child, for further runs there.
 
         Args:
             feeds: the inputs: arrays, or values that the child keeps.
             fetch: the results.
-            kept: those that stay.
+            staying: those that stay.
 
         Returns:
             Name -> array, or `KeptValue`.
@@ -98,13 +98,14 @@ class RemoteSession:
         if not fetch:
             return {}
         child = self._opened()
-        found = self._ask("run_keeping", dict(feeds), list(fetch), set(kept), child.unwanted())
+        results = self._ask("run_keeping", dict(feeds), list(fetch), set(staying), child.unwanted())
         return {
-            name: KeptValue(child, value) if name in kept else value for name, value in zip(fetch, found, strict=True)
+            name: KeptValue(child, value) if name in staying else value
+            for name, value in zip(fetch, results, strict=True)
         }
 
     def measure(
-        self, feeds: Mapping[str, Any], names: Sequence[str], smallest: float, kept: Sequence[str]
+        self, feeds: Mapping[str, Any], names: Sequence[str], smallest: float, staying: Sequence[str]
     ) -> tuple[list[Any], list[KeptValue]]:
         """Run once, and return only what is measured of float32 results, so that few bytes travel.
 
@@ -112,7 +113,7 @@ class RemoteSession:
             feeds: the inputs: arrays, or values that the child keeps.
             names: the results to measure.
             smallest: the magnitude below which a number would become zero.
-            kept: results that stay in the child.
+            staying: results that stay in the child.
 
         Returns:
             What `magnitudes.measure` tells of each, and the results kept.
@@ -122,7 +123,7 @@ class RemoteSession:
             RUN_ERRORS: ONNX Runtime failed while running, or died of it.
         """
         child = self._opened()
-        measured, values = self._ask("measure", dict(feeds), list(names), smallest, list(kept), child.unwanted())
+        measured, values = self._ask("measure", dict(feeds), list(names), smallest, list(staying), child.unwanted())
         return measured, [KeptValue(child, value) for value in values]
 
     def _opened(self) -> Child:
@@ -143,7 +144,7 @@ class RemoteSession:
     def close(self) -> None:
         """Close it in the child, which goes back to the others."""
         self._child = None
-        self._kept.close()
+        self._resources.close()
 
 
 def _sharing(settings: SessionSettings) -> SessionSettings:
@@ -173,9 +174,9 @@ def open_program(program: AnyProgram, *, emulate: bool = True, fuse: bool = True
     """
 
     def form() -> tuple[Openable, Way]:
-        found = openable(program, CPUPlace(), emulate=emulate)
-        settings = dataclasses.replace(found.settings, fuse=fuse and found.settings.fuse)
-        return dataclasses.replace(found, settings=settings), _sharing(settings)
+        opening = openable(program, CPUPlace(), emulate=emulate)
+        settings = dataclasses.replace(opening.settings, fuse=fuse and opening.settings.fuse)
+        return dataclasses.replace(opening, settings=settings), _sharing(settings)
 
     session = RemoteSession(form, str(CPUPlace()))
     with contextlib.closing(session):
@@ -197,10 +198,10 @@ def open_plain(program: Program, child: Child | None = None) -> Iterator[RemoteS
     """
 
     def form() -> tuple[Openable, Way]:
-        found = openable(program, CPUPlace(), emulate=False)
-        settings = dataclasses.replace(found.settings, optimize=False, lean=True, shared_memory=True)
-        found = dataclasses.replace(found, settings=settings)
-        return found, settings
+        opening = openable(program, CPUPlace(), emulate=False)
+        settings = dataclasses.replace(opening.settings, optimize=False, lean=True, shared_memory=True)
+        opening = dataclasses.replace(opening, settings=settings)
+        return opening, settings
 
     session = RemoteSession(form, str(CPUPlace()), child)
     with contextlib.closing(session):
@@ -216,9 +217,9 @@ def open_source(source: Program) -> Iterator[RemoteSession]:
     """
 
     def form() -> tuple[Openable, Way]:
-        found = openable(source.origin, CPUPlace(), emulate=False)
-        found = dataclasses.replace(found, settings=guarded(found.settings, source, CPUPlace()))
-        return found, _sharing(found.settings)
+        opening = openable(source.origin, CPUPlace(), emulate=False)
+        opening = dataclasses.replace(opening, settings=guarded(opening.settings, source, CPUPlace()))
+        return opening, _sharing(opening.settings)
 
     session = RemoteSession(form, str(CPUPlace()))
     with contextlib.closing(session):
@@ -276,9 +277,9 @@ def open_by_default(program: Program, place: str, *, converted: bool = False) ->
     """
 
     def form() -> tuple[Openable, Way]:
-        found = openable(program if converted else program.origin, CPUPlace(), emulate=False)
+        opening = openable(program if converted else program.origin, CPUPlace(), emulate=False)
         # Only a setting tells where the weights of a message lie.
-        return found, None if found.settings.external_folder is None else found.settings
+        return opening, None if opening.settings.external_folder is None else opening.settings
 
     session = RemoteSession(form, place)
     with contextlib.closing(session):

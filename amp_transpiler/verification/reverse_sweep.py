@@ -1,4 +1,4 @@
-"""The reverse sweep: pieces of a program, differentiated one after the other from the last to the first."""
+"""Sweeps back through a program: its pieces are differentiated one after the other, from the last to the first."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Contributions:
 
     def of(self, field: str) -> dict[str, float]:
         """Return a field by its name."""
-        found: dict[str, float] = getattr(self, field)
-        return found
+        squares: dict[str, float] = getattr(self, field)
+        return squares
 
     def items(self) -> Iterator[tuple[str, str, float]]:
         """Yield field, name and number."""
@@ -86,16 +86,16 @@ class _Part:
     session: RemoteSession
     guarded: Callable[[], tuple[Backward, RemoteSession]] | None
 
-    def run(self, feed: Callable[[Backward, RemoteSession], dict[str, Any]], kept: Collection[str]) -> dict[str, Any]:
+    def run(self, feed: Callable[[Backward, RemoteSession], dict[str, Any]], stays: Collection[str]) -> dict[str, Any]:
         """Run it on what `feed` returns for it; return the outputs by name.
 
         Args:
             feed: returns the inputs.
-            kept: the values whose adjoints stay in the child.
+            stays: the values whose adjoints stay in the child.
         """
         while True:
             names = [info.name for info in self.session.outputs]
-            stay = {output for name, output in self.weighed.adjoints.items() if name in kept}
+            stay = {output for name, output in self.weighed.adjoints.items() if name in stays}
             results = self.session.run_keeping(feed(self.weighed, self.session), names, stay)
             if self.guarded is None or not any(np.isnan(results[total]) for _, total, _ in self.weighed.terms):
                 return results
@@ -134,14 +134,14 @@ class Sweep:
             The contributions of nodes and results, and the adjoints of the program's inputs.
         """
         adjoints = dict(seeds)
-        made = Draw()
+        draw = Draw()
 
         def feed(piece: Backward, session: RemoteSession) -> dict[str, Any]:
             fed = {info.name: known[info.name] for info in session.inputs if info.name in known}
             shapes = {info.name: info.shape for info in session.inputs}
             for name, seed in piece.seeds.items():
-                given = adjoints.get(name)
-                fed[seed] = np.zeros(shapes[seed] or (), np.float32) if given is None else given
+                adjoint = adjoints.get(name)
+                fed[seed] = np.zeros(shapes[seed] or (), np.float32) if adjoint is None else adjoint
             return fed
 
         inside = {name for name, value in known.items() if isinstance(value, KeptValue)}
@@ -151,20 +151,20 @@ class Sweep:
                 adjoints.pop(name, None)
             for square, total, owners in piece.terms:
                 for field, owner in owners:
-                    made.squares.add(field, owner, _known(results[square]))
-                    made.signed.add(field, owner, _known(results[total]))
+                    draw.squares.add(field, owner, _known(results[square]))
+                    draw.signed.add(field, owner, _known(results[total]))
             for name, output in piece.adjoints.items():
                 adjoints[name] = adjoints[name] + results[output] if name in adjoints else results[output]
             del results  # adjoints that were read go before the next piece runs
-        for field, name, number in made.signed.items():
-            made.signed.of(field)[name] = number * number
-        return made, adjoints
+        for field, name, number in draw.signed.items():
+            draw.signed.of(field)[name] = number * number
+        return draw, adjoints
 
 
 def _known(square: np.ndarray) -> float:
     """Return a sum; infinite for NaN, which comes of an infinite value times zero."""
-    found = float(square)
-    return math.inf if math.isnan(found) else found
+    number = float(square)
+    return math.inf if math.isnan(number) else number
 
 
 @contextlib.contextmanager
@@ -191,7 +191,7 @@ def open_sweep(
     Raises:
         RUN_ERRORS: ONNX Runtime refuses a piece, or dies of it.
     """
-    found, once = pieces(program, limit), frozenset(_read_once(program, forms, targets))
+    parts, once = pieces(program, limit), frozenset(_read_once(program, forms, targets))
     with contextlib.ExitStack() as stack:
 
         def guarded(piece: Piece) -> tuple[Backward, RemoteSession]:
@@ -200,8 +200,8 @@ def open_sweep(
 
         forward: list[tuple[Piece, RemoteSession]] = []
         backward: list[_Part] = []
-        for piece in found:
-            if piece is not found[-1]:
+        for piece in parts:
+            if piece is not parts[-1]:
                 leaves = cut_out(program, piece, piece.leaves)
                 forward.append((piece, stack.enter_context(open_plain(leaves, child))))
             overflows = not beyond.isdisjoint(_names(program, piece))
@@ -213,7 +213,7 @@ def open_sweep(
 
 
 def _read_once(program: Program, forms: Mapping[str, LowForm], targets: Collection[str]) -> Iterator[str]:
-    """Yield the names of the results that one node alone reads, in a place that can be low."""
+    """Yield the names of the results that only one node reads, in a place that can be low."""
     for node in program.model.graph:
         for value in node.outputs:
             uses = list(value.uses())
@@ -244,7 +244,7 @@ def _weighed(
     """Return the backward pass of a piece; see `open_sweep` and `Weigher`."""
     part = cut_out(program, piece, ())
     values = values_by_name(part.model.graph)
-    made = {str(v.name) for node in part.model.graph for v in node.outputs}
-    seeded = [n for n in dict.fromkeys((*targets, *piece.leaves)) if n in made and is_float32(values[n])]
+    computed = {str(v.name) for node in part.model.graph for v in node.outputs}
+    seeded = [n for n in dict.fromkeys((*targets, *piece.leaves)) if n in computed and is_float32(values[n])]
     leaving = {str(value.name) for value in program.model.graph.outputs}.difference(piece.leaves)
     return Weigher(part, low, forms, guarded=guarded, read_once=read_once).backward(seeded, leaving, piece.leaves)

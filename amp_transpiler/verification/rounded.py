@@ -1,4 +1,4 @@
-"""Small integers that floats were rounded to, such as the pixels of a picture: compared as numbers, not one by one.
+"""Compares small integers that floats were rounded to, such as the pixels of a picture, as numbers, not one by one.
 
 A pixel near the middle between two steps may round to the other one, which is an error of one step of 255. So the error
 of such an output is that of its numbers, over their norm, and the tolerance holds for it. Labels and truth values are
@@ -82,11 +82,11 @@ class RoundedOutputs:
 
     def measured(self, rows: Mapping[str, OutputComparison]) -> dict[str, OutputComparison]:
         """Return the comparisons with the errors of rounded outputs in the place of the count of differing integers."""
-        found = dict(rows)
+        comparisons = dict(rows)
         for name, (difference, reference, largest) in self._sums.items():
-            if name in found and not found[name].structure_differs:
+            if name in comparisons and not comparisons[name].structure_differs:
                 relative = relative_error(difference, reference)
-                found[name] = dataclasses.replace(
-                    found[name], relative=relative, max_abs=largest, mismatched=0, as_numbers=True
+                comparisons[name] = dataclasses.replace(
+                    comparisons[name], relative=relative, max_abs=largest, mismatched=0, as_numbers=True
                 )
-        return found
+        return comparisons

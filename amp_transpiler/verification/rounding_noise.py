@@ -1,4 +1,6 @@
-"""Values that rounding decides: they are another if numbers change in their last places, and so say nothing.
+"""Finds values that only rounding decides: they change if the inputs change in their last digits.
+
+A comparison of such a value says nothing about a conversion.
 
 The gradient of a bias before a normalisation is zero but for rounding, for example, and so is that of a key's bias in
 attention; an optimizer such as Adam makes full steps of it.
@@ -45,14 +47,14 @@ class Nudge:
     def applied(self, samples: Sequence[Mapping[str, Any]], step: TrainingStep) -> list[dict[str, Any]]:
         """Return samples whose parameters and floating-point data are a little larger or smaller."""
         generator = np.random.default_rng(0)
-        kept = {state.input for state in step.states if state.role != "parameter"}
-        return [dict(self._changed(sample, kept, generator)) for sample in samples]
+        unchanged = {state.input for state in step.states if state.role != "parameter"}
+        return [dict(self._changed(sample, unchanged, generator)) for sample in samples]
 
     def _changed(
-        self, sample: Mapping[str, Any], kept: Collection[str], generator: np.random.Generator
+        self, sample: Mapping[str, Any], unchanged: Collection[str], generator: np.random.Generator
     ) -> Iterator[tuple[str, Any]]:
         for name, value in sample.items():
-            if name in kept or not isinstance(value, np.ndarray) or value.dtype.kind not in "fV":
+            if name in unchanged or not isinstance(value, np.ndarray) or value.dtype.kind not in "fV":
                 yield name, value
             else:
                 signs = generator.integers(0, 2, value.shape) * 2 - 1
@@ -68,21 +70,23 @@ def _formats(model: ir.Model) -> Iterator[ir.DataType | None]:
 
 
 def changed_much(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], much: float) -> list[str]:
-    """Return the names of floating-point outputs of which more than the share `much` is another, over all samples."""
-    found = []
+    """Return the names of floating-point outputs that changed by more than the share `much` of their norm."""
+    changed = []
     for name, first in before[0].items():
         if isinstance(first, np.ndarray) and first.dtype.kind in "fV":
-            pairs = [(_float64(one[name]), _float64(other[name])) for one, other in zip(before, after, strict=True)]
+            pairs = [
+                (_float64(original[name]), _float64(other[name])) for original, other in zip(before, after, strict=True)
+            ]
             if not _is_close(pairs, much):
-                found.append(name)
-    return found
+                changed.append(name)
+    return changed
 
 
 def _is_close(pairs: Sequence[tuple[np.ndarray, np.ndarray]], much: float) -> bool:
-    if any(one.shape != other.shape for one, other in pairs):
+    if any(first.shape != other.shape for first, other in pairs):
         return True  # shapes that depend on data are no matter of rounding
-    difference = sum(float(np.sum(np.square(other - one))) for one, other in pairs)
-    size = sum(float(np.sum(np.square(one))) for one, _ in pairs)
+    difference = sum(float(np.sum(np.square(other - first))) for first, other in pairs)
+    size = sum(float(np.sum(np.square(first))) for first, _ in pairs)
     return not difference > much**2 * size  # values that are not finite are judged elsewhere
 
 

@@ -1,4 +1,4 @@
-"""Samples for several runs of one session: where there are fewer, the numbers of the first in another order.
+"""Gives samples for several runs of one session; where there are fewer, the numbers of the first in another order.
 
 A fault that a session shows in its second run only needs a second run on other numbers to be seen.
 """

@@ -1,8 +1,8 @@
-"""The best conversion that keeps the limits: one that is not good enough is turned towards float32, by what data say.
+"""Searches for the cheapest conversion that keeps the limits; runs on data say which nodes must be float32 for that.
 
 The evidence of runs predicts what each node adds to the error; `precision/frontier.py` gives the cheapest choice for
 every bound on that, and `bound_search.py` measures a few of them, emulated, until one keeps the limits. Float32
-throughout is the last of them, so that what is reachable is never refused.
+throughout is the last candidate, so the search refuses no bound that float32 keeps.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ __all__ = ["Found", "best_conversion", "worst_error"]
 
 logger = logging.getLogger(__name__)
 
-_FAILURES = 2  # on the dial, after a choice that holds
-_FURTHER = 4  # runs beside the dial
-_WORTH = 0.005  # of all costs: a smaller gain is not worth a run
-_WORTH_FILLING = 0.001  # likewise, for a few nodes more
-_LIKELY = 0.95  # of the error that is allowed: where most choices that are worth a run lie
-_UNLIKELY = 0.1  # to keep the limits
-_WORLDS = 32  # ways in which errors may differ from what is predicted
-_GUESSES = 12  # of these, whose best choices are looked at
-_FEW_GUESSES = 4  # likewise, where many choices are looked at anyway
-_NEARLY, _LITTLE = 0.8, 0.1  # of the room that a limit leaves
-_LEAST_PART = 2.0**-10  # of what nodes are blamed for: less decides about no further node
-_BARELY = 0.5  # of the error that is allowed
-_LEAST_WRONG = 0.1  # of what is predicted: what is added may be predicted better than what is there
-_FEW_ELEMENTS = 16  # of an output, whose errors cancel by chance
-_NEAR = 1.5  # times the error that is allowed: what is beside such a choice may hold
+_FAILURES = 2  # the search for the bound stops after so many failing runs, once a choice holds
+_FURTHER = 4  # the most runs that go to promising choices off the hull, right after the search for the bound
+_WORTH = 0.005  # the least gain that is worth a run, as a share of all costs
+_WORTH_FILLING = 0.001  # likewise, where a run only adds a few low nodes to the best choice
+_LIKELY = 0.95  # the share of the allowed error at which promising choices are looked for
+_UNLIKELY = 0.1  # a choice is not run if it keeps the limits with at most this chance
+_WORLDS = 32  # how many sets of errors are drawn, each in agreement with the measurements; chances are shares of these
+_GUESSES = 12  # for so many of these sets, the cheapest choice that holds under it becomes a candidate
+_FEW_GUESSES = 4  # likewise, where many candidates are there already
+_NEARLY, _LITTLE = 0.8, 0.1  # the first and the least share of the room below a limit that low nodes may fill
+_LEAST_PART = 2.0**-10  # the least share of the blamed error that is asked for: less adds no further node
+_BARELY = 0.5  # below this share of the allowed error, nodes are probably blamed for more than they add
+_LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: new nodes may be predicted better
+_FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
+_NEAR = 1.5  # up to this multiple of the allowed error, the neighbours of a choice are candidates: one may hold
 _SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
-_CONFIRMATIONS = 4  # of choices that hold in one draw, by all draws
-_AGAIN = 8  # runs for another choice, where the best one fails in another draw
-_EVERY = 200  # choices, of which all are looked at
+_CONFIRMATIONS = 4  # how many choices that hold in one draw are judged by all draws
+_AGAIN = 8  # the most runs for another choice, where the best one fails in another draw
+_EVERY = 200  # if there are at most so many worthwhile choices, all are candidates
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
@@ -88,8 +88,8 @@ def best_conversion(
     if cache and decides and policy.search_runs and not (frontier or is_step or conversions.metric):
         words = (str(conversions.reference.given), str(limited))
         outcomes = Outcomes(conversions.prepared, conversions.feeds(), policy, words)
-        if (known := outcomes.find()) and (found := _repeated(known, conversions, report)):
-            return found
+        if (known := outcomes.find()) and (remembered := _repeated(known, conversions, report)):
+            return remembered
     if decides and conversions.reference.given and policy.search_runs and not is_step:
         with conversions.phase("calibrate"):
             evidence = _ranges_seen(conversions, report)
@@ -142,9 +142,9 @@ def _allows_more(conversions: Conversions, policy: Policy, than: Measured) -> bo
     return _low_names(opened.assignment(opened.choices.solve())) != _low_names(than.conversion.assignment)
 
 
-def _is_slower(one: Measured, other: Measured, policy: Policy) -> bool:
+def _is_slower(measured: Measured, other: Measured, policy: Policy) -> bool:
     """Whether a conversion is predicted to take longer than another, where that is what counts."""
-    return policy.objective == "time" and _milliseconds(one.program, policy) > _milliseconds(other.program, policy)
+    return policy.objective == "time" and _milliseconds(measured.program, policy) > _milliseconds(other.program, policy)
 
 
 def _milliseconds(program: Program, policy: Policy) -> float:
@@ -152,12 +152,12 @@ def _milliseconds(program: Program, policy: Policy) -> float:
 
 
 def _low_names(assignment: Assignment) -> frozenset[str]:
-    return frozenset(str(node.name) for node, made in assignment.decisions.items() if made.precision == "low")
+    return frozenset(str(node.name) for node, decision in assignment.decisions.items() if decision.precision == "low")
 
 
 def _low_share(assignment: Assignment) -> float:
     """Return the share of the nodes with a float32 tensor that are low."""
-    decided = [made.precision for made in assignment.decisions.values() if made.precision != "untouched"]
+    decided = [decision.precision for decision in assignment.decisions.values() if decision.precision != "untouched"]
     return decided.count("low") / max(1, len(decided))
 
 
@@ -166,19 +166,19 @@ def _with_thresholds(conversions: Conversions, report: Report) -> Conversions:
     if not conversions.policy.thresholds.needs_data:
         return conversions
     with conversions.phase("calibrate"):
-        found = _ranges_seen(conversions, report)
-    thresholds = dataclasses.replace(conversions.policy.thresholds, seen={} if found is None else found.ranges)
+        ranges = _ranges_seen(conversions, report)
+    thresholds = dataclasses.replace(conversions.policy.thresholds, seen={} if ranges is None else ranges.ranges)
     return dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, thresholds=thresholds))
 
 
 def _ranges_seen(conversions: Conversions, report: Report) -> Evidence | None:
     """Return the ranges of the program's values on the user's data; None, and a note, if they cannot be had."""
     try:
-        found = calibrate(conversions.prepared, conversions.policy.low, conversions.samples())
+        calibration = calibrate(conversions.prepared, conversions.policy.low, conversions.samples())
     except _NOT_RUN as error:
         report.notes = (*report.notes, f"ranges are not known: {error_text(error)}")
         return None
-    return Evidence(ranges=found.ranges, samples=found.samples, given=True)
+    return Evidence(ranges=calibration.ranges, samples=calibration.samples, given=True)
 
 
 def _evidence(conversions: Conversions, report: Report, *, cache: bool) -> Evidence:
@@ -186,8 +186,8 @@ def _evidence(conversions: Conversions, report: Report, *, cache: bool) -> Evide
     policy, samples = conversions.policy, conversions.samples()
 
     def collect() -> Evidence:
-        given = conversions.reference.given
-        return collect_evidence(conversions.prepared, policy.target, policy.low, samples, given=given)
+        is_given = conversions.reference.given
+        return collect_evidence(conversions.prepared, policy.target, policy.low, samples, given=is_given)
 
     words = (policy.low.name, policy.target.name, policy.target.ort, str(conversions.reference.given))
     try:
@@ -226,43 +226,43 @@ class _Search:
         self._reasons = {str(node.name): decision.reason for node, decision in free.decisions.items()}
         self._fixed = _low_names(free) - self._frontier.open_names
         decided = first.conversion.assignment.decisions
-        self._was_low = [str(node.name) for node, made in decided.items() if made.precision == "low"]
+        self._was_low = [str(node.name) for node, decision in decided.items() if decision.precision == "low"]
         self._best: tuple[Point, Measured] | None = None
         self._costs: dict[Point, float] = {}  # of those that keep the limits
         self._errors: dict[Point, float] = {}
-        self._found: dict[Point, float] = {}
+        self._excesses: dict[Point, float] = {}
         self._by_all_draws = False
         self._deciding: int | None = None
 
     def turned(self) -> Measured:
         """Turn the conversion towards float32 until it keeps the limits."""
         frontier, conversions = self._frontier, self._conversions
-        for made in self._tried:
-            low = _low_names(made.conversion.assignment)
+        for measured in self._tried:
+            low = _low_names(measured.conversion.assignment)
             point = frontier.point(low & frontier.open_names)
             if point.low | self._fixed == low:  # or the ranges that were seen since forbid some
-                self._note(point, made)
-        start = self._found.get(frontier.free)
+                self._note(point, measured)
+        start = self._excesses.get(frontier.free)
         if start is None:
             start = self._run(frontier.free)
         runs, first = self._policy.search_runs, Trial(frontier.free, start)
         trials = turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
         runs += 1
         self._further(min(_FURTHER, runs - len(trials)))
-        self._fill(runs - len(self._found))
-        self._further(runs - len(self._found))
-        self._halve(runs - len(self._found))
+        self._fill(runs - len(self._excesses))
+        self._further(runs - len(self._excesses))
+        self._halve(runs - len(self._excesses))
         if self._limited:
-            left = self._refine(max(0, runs - len(self._found)) + _small_runs(len(frontier.names)))
+            left = self._refine(max(0, runs - len(self._excesses)) + _small_runs(len(frontier.names)))
             if any(size <= _FEW_ELEMENTS for size in self._sizes()):
                 self._refine(self._bisect_kinds(left))
         assert self._best is not None
-        if self._policy.objective == "time" and frontier.exact not in self._found:
+        if self._policy.objective == "time" and frontier.exact not in self._excesses:
             exact = (0.0, _milliseconds(conversions.prepared, self._policy))
             if exact < self._rank(*self._best):
                 self._run(frontier.exact)
         best = self._confirmed()
-        logger.info("%d conversions were run", len(self._found))
+        logger.info("%d conversions were run", len(self._excesses))
         return best
 
     def _confirmed(self) -> Measured:
@@ -278,16 +278,16 @@ class _Search:
             return confirmed
         logger.info("%d nodes low: %.3g of what is allowed in the worst draw", len(point.low), confirmed.excess)
         self._by_all_draws, self._deciding = True, confirmed.failing_turn  # others may fail there, too
-        self._found[point], self._best = confirmed.excess, None
+        self._excesses[point], self._best = confirmed.excess, None
         self._frontier.learn(point, _felt(confirmed))
         return self._conversions.confirmed(self._another(point, confirmed))
 
     def _another(self, point: Point, confirmed: Measured) -> Measured:
-        """Find a choice that keeps the limits in all draws, in the place of one that does not."""
+        """Find a choice that keeps the limits in all draws, to replace one that does not."""
         conditioned = self._before_amplifier(point, confirmed)
-        if conditioned is not None and conditioned not in self._found:
+        if conditioned is not None and conditioned not in self._excesses:
             self._run(conditioned)
-        likely = [known for known, excess in self._found.items() if excess <= 1.0 and known != conditioned]
+        likely = [known for known, excess in self._excesses.items() if excess <= 1.0 and known != conditioned]
         likely.sort(key=lambda known: (known.cost, sorted(known.low)))
         for known in likely[:_CONFIRMATIONS]:
             if not self._holds():
@@ -339,7 +339,7 @@ class _Search:
             candidate = frontier.widened(best, {name: room * most for name, most in self._rooms().items()})
             if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
                 return
-            if candidate in self._found:  # what is known already is no answer: less is asked for
+            if candidate in self._excesses:  # what is known already is no answer: less is asked for
                 room /= 2
                 continue
             runs -= 1
@@ -365,7 +365,7 @@ class _Search:
             candidate = frontier.widened(best, rooms)
             if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
                 return
-            if candidate in self._found:  # what is blamed for a changed shape may have no error at all
+            if candidate in self._excesses:  # what is blamed for a changed shape may have no error at all
                 part /= 2
                 continue
             runs -= 1
@@ -386,7 +386,7 @@ class _Search:
         while runs > 0:
             assert self._best is not None
             best, _ = self._best
-            near = [point for point, found in self._found.items() if found <= _NEAR and point.cost < best.cost]
+            near = [point for point, excess in self._excesses.items() if excess <= _NEAR and point.cost < best.cost]
             for point in (best, *near):
                 if every is None and point not in looked:
                     pool |= {*frontier.beside(point)}
@@ -399,7 +399,7 @@ class _Search:
         return runs
 
     def _bisect_kinds(self, runs: int) -> int:
-        """Make one kind of operator float32 after the other, that with the largest error alone first.
+        """Make one kind of operator float32 after the other, first the kind that has the largest error by itself.
 
         Errors of an output with few elements cancel by chance. No prediction tells where, yet a few trials may.
 
@@ -409,28 +409,28 @@ class _Search:
         Returns:
             How many of them are left.
         """
-        frontier, before = self._frontier, len(self._found)
+        frontier, before = self._frontier, len(self._excesses)
         alone = frontier.of_kinds()
         if runs < 2 * len(alone):
             return runs
         for point in alone.values():
-            if point not in self._found:
+            if point not in self._excesses:
                 self._run(point)
-        ranked = sorted(alone, key=lambda kind: (-self._found[alone[kind]], kind))
+        ranked = sorted(alone, key=lambda kind: (-self._excesses[alone[kind]], kind))
         for count in range(1, len(ranked)):
             assert self._best is not None
             candidate = frontier.without(ranked[:count])
             if candidate.cost >= self._best[0].cost and self._best[1].excess <= 1.0:
                 break
-            if candidate not in self._found:
+            if candidate not in self._excesses:
                 self._run(candidate)
-        return runs - (len(self._found) - before)
+        return runs - (len(self._excesses) - before)
 
     def _sizes(self) -> list[int]:
         """Return how many elements every output has that has a limit, in all samples together."""
         outputs, limits = self._conversions.reference.outputs, self._policy.limits
         names = [name for name in outputs[0] if math.isfinite(limits.for_output(name))]
-        return [sum(np.asarray(found[name]).size for found in outputs) for name in names]
+        return [sum(np.asarray(arrays[name]).size for arrays in outputs) for name in names]
 
     def _rooms(self) -> dict[str, float]:
         """Return by how much the predicted square of every output may grow, if predictions stay as wrong."""
@@ -450,7 +450,7 @@ class _Search:
         """Return the choice from which most is to be expected: what it gains, times the chance that it holds.
 
         Args:
-            beside: choices that are looked at, too.
+            beside: further choices to look at.
             guesses: ways in which errors may differ, whose best choices are looked at.
             unlikely: a chance that is not worth a run.
         """
@@ -466,7 +466,7 @@ class _Search:
             (odds * (best.cost - point.cost), -point.cost, sorted(point.low), point)
             for point in points
             if point.cost < best.cost - least
-            and point not in self._found
+            and point not in self._excesses
             and (odds := sum(frontier.holds_under(point, world) for world in worlds) / _WORLDS) > unlikely
         ]
         return max(hoped, key=lambda row: row[:3])[3] if hoped else None
@@ -483,15 +483,16 @@ class _Search:
         points = []
         for point in frontier.curve(chosen_low):
             is_chosen = point.low == chosen_low
-            program, made = (best.program, best.conversion) if is_chosen else self._carried_out(point)
-            error = self._errors.get(point)
+            program, conversion = (best.program, best.conversion) if is_chosen else self._carried_out(point)
+            measured = self._errors.get(point)
+            error = point.error if measured is None else measured
             points.append(
                 FrontierPoint(
-                    error=worst_error(best.outputs) if is_chosen else point.error if error is None else error,
+                    error=worst_error(best.outputs) if is_chosen else error,
                     milliseconds=_milliseconds(program, self._policy) if self._policy.target.has_prices else None,
-                    low_share=_low_share(made.assignment),
-                    casts=made.casts,
-                    measured=is_chosen or error is not None,
+                    low_share=_low_share(conversion.assignment),
+                    casts=conversion.casts,
+                    measured=is_chosen or measured is not None,
                     chosen=is_chosen,
                 )
             )
@@ -509,26 +510,29 @@ class _Search:
 
     def _run(self, point: Point) -> float:
         chosen = self._policy_of(point)
-        found = self._conversions.measured(chosen, confirm=self._by_all_draws, deciding=self._deciding)
+        measured = self._conversions.measured(chosen, confirm=self._by_all_draws, deciding=self._deciding)
         logger.info(
-            "%d nodes low: predicted %.3g of what is allowed, %.3g found", len(point.low), point.predicted, found.excess
+            "%d nodes low: predicted %.3g of what is allowed, %.3g found",
+            len(point.low),
+            point.predicted,
+            measured.excess,
         )
-        self._note(point, found)
-        return found.excess
+        self._note(point, measured)
+        return measured.excess
 
-    def _note(self, point: Point, found: Measured) -> None:
-        self._errors[point], self._found[point] = worst_error(found.outputs), found.excess
-        self._frontier.learn(point, _felt(found))
-        if self._best is None or self._rank(point, found) < self._rank(*self._best):
-            self._best = point, found  # one program in memory is enough
+    def _note(self, point: Point, measured: Measured) -> None:
+        self._errors[point], self._excesses[point] = worst_error(measured.outputs), measured.excess
+        self._frontier.learn(point, _felt(measured))
+        if self._best is None or self._rank(point, measured) < self._rank(*self._best):
+            self._best = point, measured  # one program in memory is enough
 
-    def _rank(self, point: Point, found: Measured) -> tuple[float, float]:
+    def _rank(self, point: Point, measured: Measured) -> tuple[float, float]:
         """Order conversions: those that keep the limits by cost, the others by their error."""
-        if found.excess > 1.0:
-            return 1.0, found.excess
+        if measured.excess > 1.0:
+            return 1.0, measured.excess
         if point not in self._costs:
             timed = self._policy.objective == "time"
-            self._costs[point] = _milliseconds(found.program, self._policy) if timed else point.cost
+            self._costs[point] = _milliseconds(measured.program, self._policy) if timed else point.cost
         return 0.0, self._costs[point]
 
 
@@ -537,9 +541,11 @@ def _small_runs(nodes: int) -> int:
     return next((runs for most, runs in _SMALL if nodes <= most), 0)
 
 
-def _felt(found: Measured) -> dict[str, float]:
+def _felt(measured: Measured) -> dict[str, float]:
     """Return the error of every output over the one that is allowed; a metric is of them all."""
-    return {name: found.excess if found.metric is not None else error for name, error in found.excesses.items()}
+    return {
+        name: measured.excess if measured.metric is not None else error for name, error in measured.excesses.items()
+    }
 
 
 def worst_error(outputs: Mapping[str, OutputComparison]) -> float:
@@ -549,5 +555,5 @@ def worst_error(outputs: Mapping[str, OutputComparison]) -> float:
 
 def _allowed(outputs: Mapping[str, OutputComparison], policy: Policy) -> dict[str, float]:
     """Return the tolerance of every output; 1 for all where none has any, so that a metric can be followed."""
-    found = {name: policy.limits.for_output(name) for name in outputs}
-    return found if any(map(math.isfinite, found.values())) else dict.fromkeys(found, 1.0)
+    tolerances = {name: policy.limits.for_output(name) for name in outputs}
+    return tolerances if any(map(math.isfinite, tolerances.values())) else dict.fromkeys(tolerances, 1.0)

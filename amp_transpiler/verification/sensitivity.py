@@ -1,10 +1,10 @@
-"""How much the rounding of each node and each value adds to a program's outputs, from reverse sweeps on data.
+"""Estimates how much the rounding of each node and value adds to a program's outputs, by reverse sweeps on data.
 
 For the error e of a result, made by rounding, and the adjoint a of that result, an output changes by the sum over
 elements of a * e. Where the signs of rounding errors are as good as random, the square of that is the sum of (a * e)^2.
 The adjoint is that of random signs over the output's norm, averaged over a few draws: so the sum is the square of the
 share of the output's norm that the rounding adds. The contributions of different nodes add up as squares. Where slices
-of an output are of uneven size (class scores beside boxes), each is weighed over its own norm, as errors are judged.
+of an output are of uneven size (class scores next to boxes), each is weighed over its own norm, as errors are judged.
 
 A node's own error is that of its twin in lower precision on inputs that are low already; the rounding of an input is
 that of its cast. Where an operator has no gradient rule its gain is measured: its input changes a little, at random.
@@ -51,8 +51,8 @@ def low_forms(model: ir.Model, target: Target, low: LowFormat) -> dict[str, LowF
     """Return the low form of every node that can be low, by its name."""
     constraints = Constraints(model, target, low)
     nodes = (node for node in all_nodes(model) if not has_bodies(node) and touches_float32(node))
-    found = {str(node.name): constraints.of(node).form for node in nodes}
-    return {name: form for name, form in found.items() if form is not None}
+    forms = {str(node.name): constraints.of(node).form for node in nodes}
+    return {name: form for name, form in forms.items() if form is not None}
 
 
 def collect_evidence(
@@ -71,11 +71,11 @@ def collect_evidence(
         InputError: there is no sample.
         RUN_ERRORS: the program does not run.
     """
-    kept: list[Mapping[str, Any]] = []
+    few: list[Mapping[str, Any]] = []
     surveys = Surveys(prepared)
-    calibration = calibrate(prepared, low, _keeping(samples, kept), surveys=surveys)
+    calibration = calibrate(prepared, low, _keeping(samples, few), surveys=surveys)
     forms = low_forms(prepared.model, target, low)
-    chosen = kept[:: math.ceil(len(kept) / _SAMPLES)]
+    chosen = few[:: math.ceil(len(few) / _SAMPLES)]
     beyond = frozenset(_become_infinite(prepared, low, calibration))
     return measure_sensitivity(prepared, low, forms, chosen, beyond=beyond, surveys=surveys).evidence(
         calibration, given=given
@@ -94,14 +94,14 @@ def _become_infinite(program: Program, low: LowFormat, calibration: Calibration)
             yield str(node.outputs[0].name)
 
 
-def _keeping(samples: Iterable[NamedSample], kept: list[Mapping[str, Any]]) -> Iterator[NamedSample]:
+def _keeping(samples: Iterable[NamedSample], few: list[Mapping[str, Any]]) -> Iterator[NamedSample]:
     """Yield the samples, and keep a few of them at equal distances."""
     step = 1
     for index, (name, feeds) in enumerate(samples):
         if index % step == 0:
-            kept.append(feeds)
-            if len(kept) > 2 * _SAMPLES:
-                kept[:] = kept[::2]
+            few.append(feeds)
+            if len(few) > 2 * _SAMPLES:
+                few[:] = few[::2]
                 step *= 2
         yield name, feeds
 
@@ -123,12 +123,12 @@ class Sensitivity:
         every = self.by_output.values()
         return Evidence(
             ranges=calibration.ranges,
-            node_errors=_worst(found.nodes for found in every),
-            cast_errors=_worst(found.casts for found in every),
-            node_errors_by_output={name: found.nodes for name, found in self.by_output.items()},
-            cast_errors_by_output={name: found.casts for name, found in self.by_output.items()},
-            read_errors_by_output={name: found.reads for name, found in self.by_output.items()},
-            alone_errors=_worst(found.alone for found in every),
+            node_errors=_worst(contributions.nodes for contributions in every),
+            cast_errors=_worst(contributions.casts for contributions in every),
+            node_errors_by_output={name: contributions.nodes for name, contributions in self.by_output.items()},
+            cast_errors_by_output={name: contributions.casts for name, contributions in self.by_output.items()},
+            read_errors_by_output={name: contributions.reads for name, contributions in self.by_output.items()},
+            alone_errors=_worst(contributions.alone for contributions in every),
             estimated=self.estimated,
             samples=calibration.samples,
             given=given,
@@ -137,8 +137,8 @@ class Sensitivity:
 
 def _worst(every: Iterable[Mapping[str, float]]) -> dict[str, float]:
     worst: dict[str, float] = {}
-    for found in every:
-        for name, error in found.items():
+    for errors in every:
+        for name, error in errors.items():
             worst[name] = max(error, worst.get(name, 0.0))
     return worst
 
@@ -186,9 +186,12 @@ def measure_sensitivity(
                 sweep = stack.enter_context(open_sweep(settled.program, low, forms, targets, limit, child, beyond))
                 key = settled.key
                 estimated |= _estimated(settled.program, forms, sweep.measured)
-            size = 0.0 if draws is not None else result_bytes(settled.program)
-            few = size > _LARGE
-            count = (math.ceil(_FEW_DRAWS / len(samples)) if few else _DRAWS) if draws is None else draws
+            if draws is None:
+                size = result_bytes(settled.program)
+                few = size > _LARGE
+                count = math.ceil(_FEW_DRAWS / len(samples)) if few else _DRAWS
+            else:
+                size, few, count = 0.0, False, draws
             swept = _add_sample(totals, _Run(settled, sweep, low, forms), feeds, index, count)
             exact += swept
             if swept and size > PIECE and exact + swept > _DRAWS:
@@ -218,10 +221,10 @@ class _Total:
     draws: Draw = dataclasses.field(default_factory=Draw)
     exact: bool = True
 
-    def add(self, found: Draw, weight: float) -> None:
+    def add(self, draw: Draw, weight: float) -> None:
         """Add contributions that are shares of a norm whose square is, over the draws, `weight`."""
-        for sums, made in ((self.draws.squares, found.squares), (self.draws.signed, found.signed)):
-            for field, name, error in made.items():
+        for sums, contributions in ((self.draws.squares, draw.squares), (self.draws.signed, draw.signed)):
+            for field, name, error in contributions.items():
                 sums.add(field, name, weight * error)
 
     def contributions(self) -> Contributions:
@@ -230,12 +233,14 @@ class _Total:
         Sums of squares are steady, but blind to errors that depend on each other, as those of equal pixels do. Squares
         of sums are not, but a few draws leave them noisy. Their geometric mean ranks nodes better than either.
         """
-        made = Contributions()
+        contributions = Contributions()
         for field, name, square in self.draws.squares.items():
             signed = self.draws.signed.of(field)[name]
             error = (signed if self.exact else math.sqrt(square) * math.sqrt(signed)) / self.norm
-            made.add(field, name, min(error, 1.0) if math.isfinite(error) else error)  # gains of estimates multiply
-        return made
+            contributions.add(
+                field, name, min(error, 1.0) if math.isfinite(error) else error
+            )  # gains of estimates multiply
+        return contributions
 
 
 def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], index: int, draws: int) -> int:
@@ -254,12 +259,12 @@ def _add_sample(totals: dict[str, _Total], run: _Run, feeds: Mapping[str, Any], 
             total.norm += norms[name]
             total.exact &= exact
         for seed in seeds:
-            found, adjoints = run.sweep.back(known, seed)
-            _add_inputs(found, feeds, adjoints, run.low)
-            for made in (found.squares, found.signed):
-                spread_over_bodies(run.settled.program, run.forms, made)
+            swept, adjoints = run.sweep.back(known, seed)
+            _add_inputs(swept, feeds, adjoints, run.low)
+            for contributions in (swept.squares, swept.signed):
+                spread_over_bodies(run.settled.program, run.forms, contributions)
             for name in group:
-                totals[name].add(found, norms[name] if exact else norms[name] / draws)
+                totals[name].add(swept, norms[name] if exact else norms[name] / draws)
     return one_by_one
 
 
@@ -293,14 +298,14 @@ def _signs(settled: SettledProgram, outputs: Sequence[str], rng: np.random.Gener
         for name in settled.targets[output]:
             array = settled.values[name]
             signs = rng.choice(np.array([-1.0, 1.0], np.float32), array.shape)
-            own = part_weights(array) if settled.targets[output] == (output,) else None
-            signs = signs / np.float32(norm) if own is None else signs * own
-            made = np.where(np.isfinite(array), signs, np.float32(0.0)).astype(np.float32)
-            seeds[name] = seeds[name] + made if name in seeds else made
+            weights = part_weights(array) if settled.targets[output] == (output,) else None
+            signs = signs / np.float32(norm) if weights is None else signs * weights
+            seed = np.where(np.isfinite(array), signs, np.float32(0.0)).astype(np.float32)
+            seeds[name] = seeds[name] + seed if name in seeds else seed
     return seeds
 
 
-def _add_inputs(found: Draw, feeds: Mapping[str, Any], adjoints: Mapping[str, np.ndarray], low: LowFormat) -> None:
+def _add_inputs(draw: Draw, feeds: Mapping[str, Any], adjoints: Mapping[str, np.ndarray], low: LowFormat) -> None:
     """Add the casts of the program's inputs."""
     for name, adjoint in adjoints.items():
         if name in feeds:
@@ -308,19 +313,19 @@ def _add_inputs(found: Draw, feeds: Mapping[str, Any], adjoints: Mapping[str, np
             with np.errstate(over="ignore", invalid="ignore"):
                 error = exact.astype(low.numpy).astype(np.float32) - exact
                 product = np.where(adjoint == 0.0, 0.0, adjoint.astype(np.float64) * error)
-            found.squares.add("casts", name, float(np.square(product).sum()))
-            found.signed.add("casts", name, float(np.square(product.sum())))
+            draw.squares.add("casts", name, float(np.square(product).sum()))
+            draw.signed.add("casts", name, float(np.square(product.sum())))
 
 
 # ---- estimates ----
 
 
-def spread_over_bodies(program: Program, forms: Mapping[str, LowForm], found: Contributions) -> None:
+def spread_over_bodies(program: Program, forms: Mapping[str, LowForm], contributions: Contributions) -> None:
     """Give the nodes inside a node with bodies equal shares of what was measured for all of them."""
     for node in program.model.graph:
         if has_bodies(node):
             inner = [name for name in _inside(node) if name in forms]
-            for errors in (found.nodes, found.alone):
+            for errors in (contributions.nodes, contributions.alone):
                 whole = errors.pop(str(node.name), None)
                 if whole is not None:
                     errors.update(dict.fromkeys(inner, whole / max(1, len(inner))))
@@ -336,14 +341,14 @@ def _estimated(program: Program, forms: Mapping[str, LowForm], measured: Mapping
     through: dict[ir.Value, str] = {}
     for node in reversed(list(program.model.graph)):
         name = str(node.name)
-        found = next((through[value] for value in node.outputs if value in through), "")
-        if found:
-            why[name] = f"it is felt through {found}, which has no gradient rule: the gain was measured"
+        operator = next((through[value] for value in node.outputs if value in through), "")
+        if operator:
+            why[name] = f"it is felt through {operator}, which has no gradient rule: the gain was measured"
         if name in measured:
-            found = f"{node.op_type} '{name}'"
+            operator = f"{node.op_type} '{name}'"
         if has_bodies(node):
             share = f"an equal share of what the body of {node.op_type} '{name}' adds as a whole"
             why.update(dict.fromkeys(_inside(node), share))
-        if found:
-            through.update(dict.fromkeys(reads_of(node), found))
+        if operator:
+            through.update(dict.fromkeys(reads_of(node), operator))
     return {name: reason for name, reason in why.items() if name in forms}

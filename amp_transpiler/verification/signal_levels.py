@@ -1,4 +1,4 @@
-"""Signals and pictures that are quieter or louder than those that the user gave.
+"""Judges a conversion on signals and pictures that are quieter or louder than those that the user gave.
 
 A recording that was verified says little about the same one at a tenth of its level: what is near zero then loses
 digits in a low format, or becomes zero. So given signals and pictures run at other levels, too, each once, rounded once
@@ -85,7 +85,7 @@ class Gains:
         Args:
             program: the program; not changed.
             judge_of: returns what judges it against a reference.
-            binding: whether limits are held at other levels, too; otherwise these are told, and the judgement is that
+            binding: whether limits are held at other levels, too; otherwise these are noted, and the judgement is that
                 of the samples as given.
             certain: all draws run even if the limits are not kept.
             deciding: the turn of draws that runs first.
@@ -113,10 +113,10 @@ class Gains:
         try:
             with open_source(reference.program) as session:
                 for words, factor in _GAINS.items():
-                    given, found = Spill(), Spill()
-                    samples = [given.kept(_scaled(sample, self._inputs, factor)) for sample in reference.samples]
+                    sample_spill, output_spill = Spill(), Spill()
+                    samples = [sample_spill.kept(_scaled(sample, self._inputs, factor)) for sample in reference.samples]
                     try:
-                        outputs = [found.kept(named_outputs(session, sample)) for sample in samples]
+                        outputs = [output_spill.kept(named_outputs(session, sample)) for sample in samples]
                     except RUN_ERRORS as error:
                         logger.info("fp32 does not run on the samples %s: %s", words, error)
                         continue
@@ -175,14 +175,14 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
 def _is_like(outputs: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether outputs have the ranks of others, and are finite where those are."""
     return all(
-        np.ndim(found) == np.ndim(before[name]) and (is_finite(found) or not is_finite(before[name]))
-        for name, found in outputs.items()
+        np.ndim(output) == np.ndim(before[name]) and (is_finite(output) or not is_finite(before[name]))
+        for name, output in outputs.items()
     )
 
 
 def _silent(outputs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the outputs of which a relative error says nothing."""
-    return {name: _SILENT for name in outputs[0] if all(is_practically_zero(found[name]) for found in outputs)}
+    return {name: _SILENT for name in outputs[0] if all(is_practically_zero(arrays[name]) for arrays in outputs)}
 
 
 def _plainly(judge: Judge) -> Judge:

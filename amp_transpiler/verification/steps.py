@@ -1,4 +1,4 @@
-"""The check of a training step over several steps: a wrong update is small in one step, and all that is learnt in many.
+"""Checks a training step over several steps: a wrong update is small in one step, and all that is learnt in many.
 
 The fp32 program and the emulated converted one each start from the same states, take the same samples, and read in each
 step the states that they made in the one before. A state's way is its change since the start.
@@ -72,18 +72,18 @@ def compare_steps(
                 added = first_states(program, other, reference.samples)
                 runs = _Run(fp32, step, reference.samples), _Run(other, step, reference.samples, added)
                 steps = _take(runs, STEPS, deadline - (1 - _SHARE) * _SECONDS)
-            found = _ways(step, *runs)
-            if found is None:
+            ways = _ways(step, *runs)
+            if ways is None:
                 return StepsComparison(steps, reason=f"fp32 itself is not finite after {steps} steps")
-            if not found:
+            if not ways:
                 return StepsComparison(steps, reason="the model's states have no first values")
-            if any(way.fails for way in found.values()):
+            if any(way.fails for way in ways.values()):
                 expected = _Expected(step, reference, runs[0], steps, deadline)
-                found = expected.applied(found, expected.undecided(fp32), exact)
+                ways = expected.applied(ways, expected.undecided(fp32), exact)
     except RUN_ERRORS as error:
         return StepsComparison(0, reason=f"a step fails: {error_text(error, limit=180)}")
     fewer = "" if steps == STEPS else f"{steps} steps of {STEPS}, within {_SECONDS:.0f} s"
-    return StepsComparison(steps, found, fewer)
+    return StepsComparison(steps, ways, fewer)
 
 
 def _why_not(step: TrainingStep, reference: Reference) -> str:
@@ -119,8 +119,8 @@ class _Run:
     ) -> None:
         self._session = session
         names = {info.name for info in session.inputs}
-        made = {info.name for info in session.outputs}
-        self._outputs = {s.input: s.output for s in step.states if s.input in names and s.output in made}
+        outputs = {info.name for info in session.outputs}
+        self._outputs = {s.input: s.output for s in step.states if s.input in names and s.output in outputs}
         self._samples = [{name: value for name, value in sample.items() if name in names} for sample in samples]
         # As the program takes them: a low state starts from its rounded value.
         taken = check_feeds({**self._samples[0], **(added or {})}, session.inputs, lenient=True)
@@ -154,7 +154,7 @@ def _take(runs: Sequence[_Run], most: int, deadline: float) -> int:
 
 def _ways(step: TrainingStep, fp32: _Run, low: _Run) -> dict[str, StateWay] | None:
     """Return the ways of the states that both programs have; None if fp32 is not finite."""
-    found = {}
+    ways = {}
     for state in step.states:
         if state.role == "counter" and step.loss_scale:
             continue  # it tells which steps overflowed, and that depends on the format
@@ -164,16 +164,20 @@ def _ways(step: TrainingStep, fp32: _Run, low: _Run) -> dict[str, StateWay] | No
             continue
         if not np.isfinite(wanted).all():
             return None
-        found[state.input] = _way(state, wanted, got, float(np.linalg.norm(_float64(fp32.start[state.input]))))
-    return found
+        ways[state.input] = _way(state, wanted, got, float(np.linalg.norm(_float64(fp32.start[state.input]))))
+    return ways
 
 
 def _way(state: State, wanted: np.ndarray, got: np.ndarray, size: float) -> StateWay:
     way, low_way = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
     difference = float(np.linalg.norm(got - wanted))
     still = way <= _STILL * size and low_way <= 2 * _STILL * size
-    relative = 0.0 if difference == 0.0 or still else difference / way if way else math.inf
-    relative = relative if math.isfinite(low_way) else math.inf
+    if not math.isfinite(low_way):
+        relative = math.inf
+    elif difference == 0.0 or still:
+        relative = 0.0
+    else:
+        relative = difference / way if way else math.inf
     return StateWay(name=state.input, role=state.role, way=way, low_way=low_way, relative=relative, allowed=ALLOWED)
 
 
@@ -188,12 +192,11 @@ class _Expected:
     deadline: float
 
     def applied(
-        self, found: Mapping[str, StateWay], undecided: set[str], exact: Callable[[], Program | None]
+        self, ways: Mapping[str, StateWay], undecided: set[str], exact: Callable[[], Program | None]
     ) -> dict[str, StateWay]:
         """Return the ways with what is allowed to each."""
         judged = {
-            name: dataclasses.replace(way, allowed=math.inf) if name in undecided else way
-            for name, way in found.items()
+            name: dataclasses.replace(way, allowed=math.inf) if name in undecided else way for name, way in ways.items()
         }
         if not any(way.fails for way in judged.values()):
             return judged

@@ -79,15 +79,15 @@ def _remedy(report: Report) -> str:
 def _excused(steps: StepsComparison) -> list[str]:
     rounding = [way for way in steps.states.values() if math.isinf(way.allowed)]
     further = [way for way in steps.states.values() if not math.isinf(way.allowed) and way.relative > 0.05]
-    found = []
+    sentences = []
     if rounding:
-        found.append(f"rounding alone decides in fp32 where these states go: {_names(rounding)}")
+        sentences.append(f"rounding alone decides in fp32 where these states go: {_names(rounding)}")
     if further:
-        found.append(
+        sentences.append(
             f"the rounding of forward and backward pass alone, with an update in float32, takes these states more than "
             f"5% off fp32's way: {_names(further)}"
         )
-    return found
+    return sentences
 
 
 def _names(ways: list[StateWay]) -> str:

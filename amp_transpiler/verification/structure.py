@@ -1,4 +1,4 @@
-"""Loading a result in ONNX Runtime, itself or emulated."""
+"""Loads a result in ONNX Runtime, itself or emulated."""
 
 from __future__ import annotations
 

@@ -73,14 +73,14 @@ def synthesise_inputs(
     last: Exception | None = None
     crashes: list[RuntimeCrash] = []
     for guess in guesses(inputs):
-        found = shapes(inputs, guess)
-        if tried and sum(map(math.prod, found.values())) > _MOST_ELEMENTS:
+        shape_of = shapes(inputs, guess)
+        if tried and sum(map(math.prod, shape_of.values())) > _MOST_ELEMENTS:
             continue
-        attempt = (tuple(found.values()), tuple(_id_bound(i, guess) for i in inputs if i.role == "ids"))
+        attempt = (tuple(shape_of.values()), tuple(_id_bound(i, guess) for i in inputs if i.role == "ids"))
         if attempt in tried:
             continue
         tried.add(attempt)
-        feeds = _feeds(inputs, found, guess, seed, drawn=drawn, scale=scale)
+        feeds = _feeds(inputs, shape_of, guess, seed, drawn=drawn, scale=scale)
         try:
             run(feeds)
         except Exception as error:  # noqa: BLE001  any failure of the model means that this guess does not fit
@@ -118,24 +118,24 @@ def further_samples(
 
 def _feeds(
     inputs: Sequence[ModelInput],
-    found: dict[str, Shape],
+    shape_of: dict[str, Shape],
     guess: Guess,
     seed: int,
     *,
     drawn: bool,
     scale: float,
 ) -> dict[str, np.ndarray]:
-    length = sequence_length(inputs, found, guess)
+    length = sequence_length(inputs, shape_of, guess)
     feeds = {}
     for info in inputs:
-        if len(found[info.name]) > _MOST_DIMENSIONS or math.prod(found[info.name]) > _MOST_ELEMENTS:
+        if len(shape_of[info.name]) > _MOST_DIMENSIONS or math.prod(shape_of[info.name]) > _MOST_ELEMENTS:
             raise CannotSynthesise(
-                f"input '{visible(info.name, 60)}' of shape {visible(str(list(found[info.name])), 60)} is too large to "
-                f"be made up: at most {_MOST_ELEMENTS} elements are"
+                f"input '{visible(info.name, 60)}' of shape {visible(str(list(shape_of[info.name])), 60)} is too large "
+                f"to be made up: at most {_MOST_ELEMENTS} elements are"
             )
         # Seeded by name, so that an input keeps its values when others are added or removed.
         rng = np.random.default_rng([seed, *info.name.encode()])
-        values = _values(info, found[info.name], guess, length, rng, drawn=drawn)
+        values = _values(info, shape_of[info.name], guess, length, rng, drawn=drawn)
         feeds[info.name] = values * info.dtype.type(scale) if _is_signal(info) else values
     return feeds
 

@@ -88,27 +88,34 @@ class Optimized:
     @property
     def note(self) -> str:
         """One line that says what was done."""
-        made = ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in self.operators.items())
-        found = f"{self.family.name}-like, {self.family.heads} heads of {self.family.width // self.family.heads}"
-        counts = f"{self.nodes[0]} nodes -> {self.nodes[1]}, {made or 'nothing fused'}"
-        return f"optimized by ONNX Runtime's transformers optimizer ({found}): {counts}"
+        fusions = ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in self.operators.items())
+        likeness = f"{self.family.name}-like, {self.family.heads} heads of {self.family.width // self.family.heads}"
+        counts = f"{self.nodes[0]} nodes -> {self.nodes[1]}, {fusions or 'nothing fused'}"
+        return f"optimized by ONNX Runtime's transformers optimizer ({likeness}): {counts}"
 
 
 def model_family(program: Program) -> ModelFamily | None:
     """Return the family of a transformer in plain form; None if no attention is found."""
     graph = program.model.graph
-    found = find_attentions(graph)[0] or find_loosely(graph)
+    attentions = find_attentions(graph)[0] or find_loosely(graph)
     rows = [
-        Attention(one.query, one.key, tuple(mask.value for mask in one.masks), one.heads, one.width) for one in found
+        Attention(
+            attention.query,
+            attention.key,
+            tuple(mask.value for mask in attention.masks),
+            attention.heads,
+            attention.width,
+        )
+        for attention in attentions
     ]
     return family_of(graph, rows)
 
 
 def attentions_to_fuse(program: Program, policy: Policy) -> int:
     """Return how many attentions of a prepared program would become one operator each."""
-    if policy.copies or _refusal(policy) or not (found := find_attentions(program.model.graph)[0]):
+    if policy.copies or _refusal(policy) or not (attentions := find_attentions(program.model.graph)[0]):
         return 0
-    return 0 if _reason_against(program) else len(found)
+    return 0 if _reason_against(program) else len(attentions)
 
 
 def check_optimizable(policy: Policy) -> None:
@@ -173,13 +180,13 @@ def optimized(program: Program) -> Optimized:
             save(fused, before)
             with lease() as child:
                 child.ask("optimize", str(before), str(after), _CLASSES[family.name], family.heads, family.width)
-            found = load(after)
-            _hold_weights(found.model)
+            loaded = load(after)
+            _hold_weights(loaded.model)
         except _FAILURES as error:
             raise NotOptimized(f"ONNX Runtime's transformers optimizer failed: {error_text(error, 160)}") from error
-    result = _checked(fused, found)
+    result = _checked(fused, loaded)
     counts = (sum(1 for _ in all_nodes(program.model)), sum(1 for _ in all_nodes(result.model)))
-    return Optimized(result, family, _made(program, result), counts)
+    return Optimized(result, family, _new_operators(program, result), counts)
 
 
 def check_optimized(source: Program, plain: Program, result: Program, inputs: Inputs | None) -> Reference | None:
@@ -218,13 +225,13 @@ def _hold_weights(model: ir.Model) -> None:
             value.const_value = in_memory(value.const_value)
 
 
-def _checked(source: Program, found: Program) -> Program:
+def _checked(source: Program, optimized: Program) -> Program:
     """Return the optimized program under the source's name, if it has the source's inputs and outputs."""
     for kind in ("inputs", "outputs"):
-        was, now = ([(v.name, v.dtype) for v in getattr(p.model.graph, kind)] for p in (source, found))
+        was, now = ([(v.name, v.dtype) for v in getattr(p.model.graph, kind)] for p in (source, optimized))
         if was != now:
             raise NotOptimized(f"ONNX Runtime's transformers optimizer changed the {kind}")
-    model = found.model
+    model = optimized.model
     for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         setattr(model, name, getattr(source.model, name))
     model.metadata_props.clear()
@@ -238,7 +245,7 @@ def _checked(source: Program, found: Program) -> Program:
     return result
 
 
-def _made(source: Program, result: Program) -> dict[str, int]:
+def _new_operators(source: Program, result: Program) -> dict[str, int]:
     def counted(program: Program) -> collections.Counter[str]:
         return collections.Counter(operator_name(node) for node in all_nodes(program.model) if not is_standard(node))
 

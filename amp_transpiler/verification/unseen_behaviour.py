@@ -42,17 +42,17 @@ def never_ran(program: Program, low: Collection[str], samples: Sequence[Mapping[
         RUN_ERRORS: the program does not run.
     """
     ifs = [node for node in all_nodes(program.model) if node.op_type == "If" and is_standard(node)]
-    told: list[str] = []
+    unseen: list[str] = []
     if any(_low_inside(body, low) for node in ifs for _, body in bodies(node)):
         seen = taken_branches(program, samples)
         in_loops = {str(node.name) for node in _inside_loops(program.model)}
         for node in ifs:
-            told += _untaken(node, low, seen, in_loops)
+            unseen += _untaken(node, low, seen, in_loops)
     for node in all_nodes(program.model):
         count = sum(_low_inside(body, low) for _, body in bodies(node)) if node.op_type == "Loop" else 0
         if count and is_standard(node) and not _trips_are_fixed(node):
-            told.append(f"further trips of Loop '{node.name}' ({counted(count, 'low node')})")
-    return tuple(told)
+            unseen.append(f"further trips of Loop '{node.name}' ({counted(count, 'low node')})")
+    return tuple(unseen)
 
 
 def taken_branches(program: Program, samples: Sequence[Mapping[str, Any]]) -> set[tuple[str, bool]]:
@@ -65,7 +65,7 @@ def taken_branches(program: Program, samples: Sequence[Mapping[str, Any]]) -> se
     for sample in samples:
         copy = program.clone()
         copy.source = None
-        inline_branches(copy, sample, told=seen)
+        inline_branches(copy, sample, branches=seen)
     return seen
 
 
@@ -120,9 +120,9 @@ def shows_nothing(row: OutputComparison, value: ir.Value | None, outputs: Sequen
     if row.elements and row.nonfinite_reference > row.elements:
         share = row.nonfinite_reference / (row.nonfinite_reference + row.elements)
         return f"NaN or infinite in {100 * share:.3g}% of fp32's elements"
-    found = [sample.get(row.name) for sample in outputs]
-    arrays = [np.asarray(one) for one in found if isinstance(one, np.ndarray) and "float" in one.dtype.name]
-    if len(arrays) < len(found) or not any(array.size for array in arrays):
+    values = [sample.get(row.name) for sample in outputs]
+    arrays = [np.asarray(entry) for entry in values if isinstance(entry, np.ndarray) and "float" in entry.dtype.name]
+    if len(arrays) < len(values) or not any(array.size for array in arrays):
         return ""
     if not any(array.any() for array in arrays):
         return "zero in all the data"

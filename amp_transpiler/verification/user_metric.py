@@ -46,13 +46,13 @@ class Metric:
             InputError: the function raises an exception, or returns no number.
         """
         try:
-            found = float(self.function(exact, low))
+            measure = float(self.function(exact, low))
         except Exception as error:  # the user's code may raise anything
             raise InputError(
                 f"metric {self.name}: {type(error).__name__}: {innermost_text(error)}; it takes the outputs of fp32 "
                 "and of the result, a list with a dict (output -> array) for each sample, and returns a number"
             ) from error
-        return math.inf if math.isnan(found) else found
+        return math.inf if math.isnan(measure) else measure
 
 
 def load_metric(given: str | MetricFunction | None, bound: float | None) -> Metric | None:
@@ -84,7 +84,7 @@ def load_metric(given: str | MetricFunction | None, bound: float | None) -> Metr
 
 
 def _module(path: pathlib.Path) -> ModuleType:
-    """Run a file as a module of its own; what lies beside it can be imported."""
+    """Run a file as a module of its own; it can import what lies in the same folder."""
     if not path.is_file():
         raise InputError(f"metric: there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"amp_transpiler_metric_{path.stem}", path)

@@ -22,7 +22,7 @@ __all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "outputs_le
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
 _LIKE = 0.99  # likewise, a cosine below this
 _MOST_NAMED = 5
-_LOST = 0.1  # of an output's spread: what it tells beside its mean is lost
+_LOST = 0.1  # an error of this share of an output's spread hides all but its mean
 _FAR_FROM_ZERO = 10.0  # times the error of the whole: the mean hides it
 
 
@@ -129,10 +129,10 @@ def judge(
     wholly = reference.given and not left_out and not unseen
     word = _word(unlimited=bool(unlimited), wholly=wholly, unmeasured=never if rounded else "")
     estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
-    own = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
+    of_metric = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
     no_limit = _without_limit(unlimited, judged)
     emulated = _emulated(judged, reference, report, limits, rounded=rounded)
-    report.verdict = f"{word}: {own}{emulated}{estimate}{no_limit}{_named(left_out)}{_named_unseen(unseen)}"
+    report.verdict = f"{word}: {of_metric}{emulated}{estimate}{no_limit}{_named(left_out)}{_named_unseen(unseen)}"
     if report.draws is not None:
         report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
         report.warnings = (*report.warnings, *_ill_conditioned(judged, report.draws))
@@ -396,8 +396,8 @@ def _warnings(unlimited: list[OutputComparison], dtype: str) -> Iterator[str]:
 def _remarks(report: Report, reference: Reference, left_out: Mapping[str, str], limits: Limits) -> Iterator[str]:
     """Yield what the verdict leaves out: repairs, the data, and how to have all outputs judged."""
     if report.repaired:
-        made = "was" if len(report.repaired) == 1 else "were"
-        yield f"{counted(len(report.repaired), 'node')} {made} made float32 to be accurate enough"
+        verb = "was" if len(report.repaired) == 1 else "were"
+        yield f"{counted(len(report.repaired), 'node')} {verb} made float32 to be accurate enough"
     for row in report.outputs.values():
         if row.excused:
             yield (

@@ -1,4 +1,4 @@
-"""Verification: the source is valid, the result is accurate (searched for, if need be), and the file loads."""
+"""Verifies a conversion: the source is valid, the result is accurate (searched for, if need be), and the file loads."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def check_source(source: Program, program: Program, phase: Phase) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Questions:
-    """The user's questions about accuracy, beside the limits.
+    """The user's questions about accuracy, apart from the limits.
 
     Attributes:
         inputs: data to compare on; None for made-up inputs.
@@ -166,9 +166,9 @@ def convert_and_compare(
     device = device_to_check(asked.device_check)
     question = _question(source, prepared, policy, asked, reference, device)
     known = None if question is None else question.find()
-    if known is not None and (made := _as_before(known, prepared, policy, ranges, phase)) is not None:
+    if known is not None and (repeated := _as_before(known, prepared, policy, ranges, phase)) is not None:
         known.tell(report)
-        return *made, "", Basis(source, policy, None, known.evidence, known, device=device)
+        return *repeated, "", Basis(source, policy, None, known.evidence, known, device=device)
     try:
         with phase("run fp32"):
             reference = _reference(source, prepared, policy, asked, reference)
@@ -184,7 +184,7 @@ def convert_and_compare(
             _gains(prepared, policy, asked, reference),
             DefaultSession(source) if policy.search_runs and policy.low is not FLOAT32 else None,
         )
-        found = _found(conversions, report, asked)
+        searched = _search(conversions, report, asked)
     except CannotCompare as reason:
         failure = _not_compared(report, str(reason), required=asked.required and (device is None or reference is None))
         program = prepared.clone()
@@ -192,11 +192,11 @@ def convert_and_compare(
             conversion = convert(program, policy, ranges)
         # Users' sessions may run what emulation cannot, so the samples are kept for them.
         return program, conversion, failure, Basis(source, policy, reference, device=device)
-    best = found.best
+    best = searched.best
     policy = dataclasses.replace(policy, limits=best.limits, objective=best.objective)
-    report.outputs, report.repaired, report.frontier = best.outputs, found.repaired, found.curve
+    report.outputs, report.repaired, report.frontier = best.outputs, searched.repaired, searched.curve
     report.draws, report.gains, report.by_default = best.draws, dict(best.gains), dict(best.by_default)
-    report.headroom = None if found.evidence is None else policy.headroom
+    report.headroom = None if searched.evidence is None else policy.headroom
     if asked.metric is not None and best.metric is not None:
         report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
     failing = failing_outputs(report.outputs.values(), reference, policy.limits)
@@ -209,14 +209,14 @@ def convert_and_compare(
         report.notes = (*report.notes, *_float32_throughout(best, conversions))
         report.warnings = (*report.warnings, *close_roundings(prepared, best.program, reference))
         failure = _compared_steps(prepared, policy, ranges, best, reference, report, phase)
-    basis = Basis(source, policy, reference, found.evidence, device=device, ran_by_default=bool(best.by_default))
-    if question is not None and found.searched and found.evidence is not None and not failure:
-        answer = _answer(found, program, report, before)
+    basis = Basis(source, policy, reference, searched.evidence, device=device, ran_by_default=bool(best.by_default))
+    if question is not None and searched.searched and searched.evidence is not None and not failure:
+        answer = _answer(searched, program, report, before)
         basis = dataclasses.replace(basis, question=question, answer=answer)
     return program, conversion, failure, basis
 
 
-def _found(conversions: Conversions, report: Report, asked: Questions) -> Found:
+def _search(conversions: Conversions, report: Report, asked: Questions) -> Found:
     """Return the conversion that the policy aims at."""
     if conversions.policy.objective == "balance":
         find = balanced_conversion
@@ -247,7 +247,7 @@ def _compared_steps(
     report: Report,
     phase: Phase,
 ) -> str:
-    """Run a training step that was converted beside fp32, step by step; return what is wrong, empty if nothing is."""
+    """Run a converted training step and the fp32 one, step by step; return what is wrong, empty if nothing is."""
     step = best.program.step
     if step is None or not step.parameters or policy.low is FLOAT32:
         return ""
@@ -277,7 +277,7 @@ def _reference(
 def _unseen(best: Measured, conversions: Conversions, report: Report) -> tuple[str, ...]:
     """Return what of the conversion no sample shows; a note where that is not known."""
     decisions = best.conversion.assignment.decisions
-    low = {str(node.name) for node, made in decisions.items() if made.precision == "low"}
+    low = {str(node.name) for node, decision in decisions.items() if decision.precision == "low"}
     try:
         return never_ran(conversions.prepared, low, conversions.feeds())
     except RUN_ERRORS as error:
@@ -295,7 +295,7 @@ def _gains(prepared: Program, policy: Policy, asked: Questions, reference: Refer
 
 
 def _further_samples(prepared: Program) -> int:
-    """Return how many samples are made up beside the first to hold the user's limits on.
+    """Return how many samples are made up after the first one to hold the user's limits on.
 
     Where the results of a run take long to compute and compare, an error is an average over so many elements that one
     sample more is enough.
@@ -338,19 +338,21 @@ def _as_before(
         return (program, conversion) if digest_of(program) == known.result else None
 
 
-def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[str, ...], tuple[str, ...]]) -> Answer:
+def _answer(
+    searched: Found, program: Program, report: Report, before: tuple[tuple[str, ...], tuple[str, ...]]
+) -> Answer:
     """Return what is to be remembered of a conversion before its file is checked.
 
     Args:
-        found: the conversion.
+        searched: the conversion.
         program: its result.
         report: with all that was said of the comparison.
         before: its notes and warnings before that.
     """
-    assert found.evidence is not None
+    assert searched.evidence is not None
     nothing: dict[str, dict[str, float]] = {}
     shown = dataclasses.replace(
-        found.evidence,
+        searched.evidence,
         node_errors_by_output=nothing,
         cast_errors_by_output=nothing,
         read_errors_by_output=nothing,
@@ -359,15 +361,15 @@ def _answer(found: Found, program: Program, report: Report, before: tuple[tuple[
     from amp_transpiler.verification.conversion_cache import Answer, digest_of
 
     return Answer(
-        settled=found.best.settled,
-        objective=found.best.objective,
-        repaired=found.repaired,
-        shown=found.shown,
+        settled=searched.best.settled,
+        objective=searched.best.objective,
+        repaired=searched.repaired,
+        shown=searched.shown,
         result=digest_of(program),
-        outputs=found.best.outputs,
-        draws=found.best.draws,
-        gains=found.best.gains,
-        by_default=found.best.by_default,
+        outputs=searched.best.outputs,
+        draws=searched.best.draws,
+        gains=searched.best.gains,
+        by_default=searched.best.by_default,
         evidence=shown,
         headroom=report.headroom,
         verdict=report.verdict,

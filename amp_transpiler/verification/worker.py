@@ -81,17 +81,22 @@ class _Sessions:
         return _run(self._open[number], feeds, fetch)
 
     def run_keeping(
-        self, number: int, feeds: Mapping[str, Any], fetch: Sequence[str], kept: Collection[str], dropped: Sequence[int]
+        self,
+        number: int,
+        feeds: Mapping[str, Any],
+        fetch: Sequence[str],
+        staying: Collection[str],
+        dropped: Sequence[int],
     ) -> list[Any]:
         """Run a session once; return the numbers of results that are kept here, and others as they are."""
         from amp_transpiler.verification.child_values import as_python
         from amp_transpiler.verification.kept_values import KeptNumber
 
-        if not kept and not any(isinstance(value, KeptNumber) for value in feeds.values()):
+        if not staying and not any(isinstance(value, KeptNumber) for value in feeds.values()):
             self._values.drop(dropped)
             return self.run(number, feeds, fetch)
-        found = self._results(number, feeds, fetch, kept, dropped)
-        return [self._values.keep(found[name]) if name in kept else as_python(found[name]) for name in fetch]
+        results = self._results(number, feeds, fetch, staying, dropped)
+        return [self._values.keep(results[name]) if name in staying else as_python(results[name]) for name in fetch]
 
     def measure(
         self,
@@ -99,16 +104,16 @@ class _Sessions:
         feeds: Mapping[str, Any],
         names: Sequence[str],
         smallest: float,
-        kept: Sequence[str],
+        staying: Sequence[str],
         dropped: Sequence[int],
     ) -> tuple[list[Any], list[Any]]:
         """Run a session once; return what is measured of some results, and the numbers of those that are kept here."""
         from amp_transpiler.verification.child_values import in_place
         from amp_transpiler.verification.magnitudes import measure
 
-        found = self._results(number, feeds, list(dict.fromkeys((*names, *kept))), kept, dropped)
-        measured = [measure(in_place(found[name]), smallest) for name in names]
-        return measured, [self._values.keep(found[name]) for name in kept]
+        results = self._results(number, feeds, list(dict.fromkeys((*names, *staying))), staying, dropped)
+        measured = [measure(in_place(results[name]), smallest) for name in names]
+        return measured, [self._values.keep(results[name]) for name in staying]
 
     def add(self, first: Any, second: Any) -> Any:
         """Return the number of the sum of two float32 values, kept ones or arrays."""
@@ -121,14 +126,14 @@ class _Sessions:
         number: int,
         feeds: Mapping[str, Any],
         names: Sequence[str],
-        kept: Collection[str],
+        staying: Collection[str],
         dropped: Sequence[int],
     ) -> dict[str, Any]:
         from amp_transpiler.verification.child_values import run_values
 
         self._values.drop(dropped)
-        given = {name: self._values.looked_up(value) for name, value in feeds.items()}
-        return run_values(self._open[number], self._plain[number], given, names, kept)
+        looked_up = {name: self._values.looked_up(value) for name, value in feeds.items()}
+        return run_values(self._open[number], self._plain[number], looked_up, names, staying)
 
     def close(self, number: int) -> None:
         """Close a session. What it shared with others waits for the next ones, until the child is idle."""
@@ -177,7 +182,7 @@ class _Sessions:
         options = FusionOptions(model_type)
         options.attention_mask_format = AttentionMaskFormat.AttentionMask
         for name in ("enable_nhwc_conv", "enable_group_norm", "enable_skip_group_norm", "enable_bias_splitgelu"):
-            setattr(options, name, False)  # for one provider alone, so that nothing could be compared
+            setattr(options, name, False)  # for one provider only, so that nothing could be compared
         optimized = optimize_model(
             source, model_type=model_type, num_heads=heads, hidden_size=width, optimization_options=options, opt_level=0
         )

@@ -1,4 +1,4 @@
-"""The checks of one model: a function a rule."""
+"""Checks one model: a function a rule."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def examine(path: pathlib.Path, device: str, ignored: frozenset[str]) -> Iterato
     for rule, look in _LOOKS.items():
         if rule in ignored:
             continue
-        found = _looked(look, rule, model)
-        if found is not None:
-            yield found
-            if found.rule in _STRUCTURE:
+        finding = _looked(look, rule, model)
+        if finding is not None:
+            yield finding
+            if finding.rule in _STRUCTURE:
                 return
 
 
@@ -141,8 +141,9 @@ def _stale(model: _Model) -> str:
 
 def _other_interface(model: _Model) -> str:
     source = source_of(model.path)
-    why = "" if source is None else other_interface(load(source), model.program)
-    return f"is beside {source.name if source else ''}, but {why}" if why else ""
+    if source is None or not (why := other_interface(load(source), model.program)):
+        return ""
+    return f"is beside {source.name}, but {why}"
 
 
 def _overflow(model: _Model) -> str:
@@ -157,8 +158,8 @@ def _slower(model: _Model) -> str:
     source = source_of(model.path)
     if source is None:
         return ""
-    found = compare_models(source, model.path, device=model.device, run=False)
-    before, after = found.first.milliseconds, found.second.milliseconds
+    difference = compare_models(source, model.path, device=model.device, run=False)
+    before, after = difference.first.milliseconds, difference.second.milliseconds
     if after < _GAIN * before:
         return ""
     return f"predicted {after:.3g} ms on {model.device}, {source.name} {before:.3g} ms"

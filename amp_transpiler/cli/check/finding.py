@@ -110,7 +110,7 @@ class Checked:
         fails_on: the mildest severity that fails the check; None: none does.
         rules: name -> rule, those that were looked at.
         title: what looked: the command with its option.
-        seconds: file -> how long it took, where that is told.
+        seconds: file -> how long it took, where that is reported.
         skipped: file -> why it was not looked at.
     """
 

@@ -52,10 +52,10 @@ def _models(places: list[str]) -> Iterator[pathlib.Path]:
         if not place.is_dir():
             yield place
             continue
-        found = list(onnx_files(place, recursive=True))
-        if not found:
+        files = list(onnx_files(place, recursive=True))
+        if not files:
             raise OptionError(f"{CHECK} {text}: this folder has no .onnx file, nor have the folders in it")
-        yield from found
+        yield from files
 
 
 def _check_place(output: str, models: list[pathlib.Path]) -> None:

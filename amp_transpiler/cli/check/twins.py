@@ -1,4 +1,4 @@
-"""A 16-bit model beside its float32 source: which files belong together, and whether they still do.
+"""Finds which 16-bit model belongs to which float32 source next to it, and whether it still does.
 
 Files are compared by their weights, not by their times: a fresh checkout has no times that mean anything.
 """
@@ -27,10 +27,10 @@ _SHARE = 0.01  # of a weight's elements; a converter may clamp or scale single o
 
 def source_of(path: pathlib.Path) -> pathlib.Path | None:
     """Return the float32 model beside a 16-bit one, by their names; None if there is none."""
-    found = _LOW_NAME.fullmatch(path.name)
-    if found is None:
+    matched = _LOW_NAME.fullmatch(path.name)
+    if matched is None:
         return None
-    source = path.with_name(f"{found['stem']}.onnx")
+    source = path.with_name(f"{matched['stem']}.onnx")
     return source if source.is_file() else None
 
 
@@ -62,13 +62,13 @@ def other_interface(source: Program, low: Program) -> str:
     """Return which input or output differs in name or in a fixed size; empty if none does."""
     graphs = source.model.graph, low.model.graph
     for what in ("input", "output"):
-        wanted, found = (getattr(graph, f"{what}s") for graph in graphs)
-        names, others = [[str(value.name) for value in values] for values in (wanted, found)]
+        wanted, actual = (getattr(graph, f"{what}s") for graph in graphs)
+        names, others = [[str(value.name) for value in values] for values in (wanted, actual)]
         if names != others:
             return f"its {what}s are {first_few(others, 5)}, not {first_few(names, 5)}"
-        for one, other in zip(wanted, found, strict=True):
-            if not _agree(_sizes(one), _sizes(other)):
-                return f"its {what} '{one.name}' has shape {other.shape}, not {one.shape}"
+        for expected, other in zip(wanted, actual, strict=True):
+            if not _agree(_sizes(expected), _sizes(other)):
+                return f"its {what} '{expected.name}' has shape {other.shape}, not {expected.shape}"
     return ""
 
 
@@ -81,7 +81,9 @@ def _agree(first: list[int | None] | None, second: list[int | None] | None) -> b
 
 def _sizes(value: ir.Value) -> list[int | None] | None:
     """Return the fixed sizes of a value, None for open ones; None without a shape."""
-    return None if value.shape is None else [size if isinstance(size, int) else None for size in value.shape]
+    if value.shape is None:
+        return None
+    return [size if isinstance(size, int) else None for size in value.shape]
 
 
 def _pairs(source: Program, low: Program) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's CUDA provider makes of a model before it runs: fused operators, and nodes that vanish.
+"""Predicts what ONNX Runtime's CUDA provider makes of a model before it runs: fused operators, and nodes that vanish.
 
 At its default level of optimization. Fused operators are rows: the forms in which exporters write an operator, and
 what an operator takes in from its neighbours. They were counted on the models of the corpus.
@@ -47,9 +47,9 @@ class Plan:
     """What becomes of the nodes of a model.
 
     Attributes:
-        gone: nodes that never run: computed from constants alone, computed twice, or without effect.
+        gone: nodes that never run: computed only from constants, computed twice, or without effect.
         fused: groups of nodes that run as one; no node is in two.
-        constants: values that are computed from constants alone.
+        constants: values that are computed only from constants.
     """
 
     gone: frozenset[ir.Node]
@@ -96,7 +96,7 @@ class _Form:
         name: the operator.
         term: the form.
         makers: operators that make the inputs of its last node.
-        written: it is fused in files that this package writes alone.
+        written: it is fused only in files that this package writes.
     """
 
     name: str
@@ -186,7 +186,9 @@ class _Planner:
     def _name(self, node: ir.Node) -> str:
         """Return the operator that a node is, or is the main part of."""
         whole = self.fused.get(node)
-        return node.op_type if whole is None else whole.name if whole.anchor is node else ""
+        if whole is None:
+            return node.op_type
+        return whole.name if whole.anchor is node else ""
 
     def _whole(self, node: ir.Node) -> None:
         if node.op_type not in _ENDS or not is_standard(node):
@@ -195,9 +197,9 @@ class _Planner:
         for form in _ENDS[node.op_type]:
             if not form.makers <= makers or (form.written and not self.written):
                 continue
-            found = match_at(form.term, node, self.kind_of)
-            if found is not None and not any(member in self.fused for member in found):
-                self._join(Fused(form.name, found, node, node))
+            matched = match_at(form.term, node, self.kind_of)
+            if matched is not None and not any(member in self.fused for member in matched):
+                self._join(Fused(form.name, matched, node, node))
                 return
 
     def _take_in(self, node: ir.Node, row: _TakesIn) -> None:

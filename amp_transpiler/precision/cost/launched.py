@@ -114,7 +114,9 @@ def _reduced(call: Call) -> list[Work]:
     is_fast = not remaining or not reduced or max(remaining) < min(reduced) or max(reduced) < min(remaining)
     if call.op not in ("ReduceSum", "ReduceMean") or not is_fast:
         casts = [call.work("Workspace in float32", elements=elements)] if call.format in LOW else []
-        kernel = "cuDNN reduction" if remaining else "cuDNN reduction to one number"  # of one row no device has told
+        kernel = (
+            "cuDNN reduction" if remaining else "cuDNN reduction to one number"
+        )  # no device was measured with one row
         return [*casts, call.work(kernel, elements=elements, steps=length)]
     leading = bool(remaining) and bool(reduced) and max(reduced) < min(remaining)
     works = [call.work("Sum of rows" if leading else "Sum of columns", elements=elements)]

@@ -1,4 +1,4 @@
-"""Bytes, FLOPs and launches of every node of a model, from its shapes."""
+"""Counts bytes, FLOPs and launches of every node of a model, from its shapes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def traffic(
     Args:
         model: a model.
         dims: name of an open dimension of the inputs -> its size; see `open_dims` for the others.
-        tf32: whether the device multiplies float32 in TF32, as ONNX Runtime does unless told otherwise.
+        tf32: whether the device multiplies float32 in TF32, as ONNX Runtime does by default.
         fuse: whether ONNX Runtime is yet to optimize the model: what it fuses counts as one node, the one that computes
             most, and what it folds as nothing. Otherwise everything is counted as it stands.
         written: whether this package will write the file, with all shapes: ONNX Runtime fuses more where it knows them.
@@ -134,16 +134,16 @@ def _nothing(node: ir.Node) -> NodeCost:
 
 
 def _casts_around(node: ir.Node, sizes: Sizes) -> NodeCost:
-    """Casts to float32 and back, which ONNX Runtime adds around a kernel of the CPU that is for float32 alone.
+    """Casts to float32 and back, which ONNX Runtime adds around a kernel of the CPU that is only for float32.
 
     They run on the CPU as well, hence no launches. Their bytes count at the rate of the device, which is less than
     what they take.
     """
     read = [value for value in node.inputs if value is not None and constant_of(value) is None]
-    taken, made = (
+    taken, results = (
         sum(sizes.bytes(value) for value in values if sizes.dtype(value) in LOW) for values in (read, node.outputs)
     )
-    return dataclasses.replace(_nothing(node), read=taken + 2 * made, written=2 * taken + made)
+    return dataclasses.replace(_nothing(node), read=taken + 2 * results, written=2 * taken + results)
 
 
 def _repeated(cost: NodeCost, runs: int) -> NodeCost:
@@ -185,7 +185,7 @@ def _kernels_of_fused(fused: Fused, cost: NodeCost, sizes: Sizes) -> tuple[Work,
 
 
 def _is_on_host(node: ir.Node, on_host: set[ir.Value], sizes: Sizes, plan: Plan) -> bool:
-    """Whether a node computes with sizes, and with small constants and inputs of the model, alone."""
+    """Whether a node computes only with sizes, and with small constants and inputs of the model."""
     if node.op_type in HOST:
         return True
     if has_bodies(node) or not any(value in on_host for value in node.inputs):

@@ -141,9 +141,9 @@ def _reduce_mean(node: ir.Node, sizes: Sizes) -> int:
     """Over leading or trailing dimensions: add, then divide; over others cuDNN does both."""
     shape = _shape(node, 0, sizes)
     axes = _axes(node, len(shape))
-    kept = [index for index, size in enumerate(shape) if index not in axes and size != 1]
+    remaining = [index for index, size in enumerate(shape) if index not in axes and size != 1]
     reduced = [index for index in axes if shape[index] != 1]
-    return 1 + (not kept or not reduced or max(kept) < min(reduced) or max(reduced) < min(kept))
+    return 1 + (not remaining or not reduced or max(remaining) < min(reduced) or max(reduced) < min(remaining))
 
 
 def _axes(node: ir.Node, rank: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""Predicted time: the price of every kernel, and a host that asks for one after the other."""
+"""Predicts the time of a run: the price of every kernel, and a host that asks for one after the other."""
 
 from __future__ import annotations
 
@@ -202,9 +202,9 @@ def _of(costs: Sequence[NodeCost] | Sequence[Work], name: str, steps: float) -> 
     return _extended([getattr(cost, name) for cost in costs], steps)
 
 
-def _extended(found: Sequence[int], steps: float) -> int:
+def _extended(points: Sequence[int], steps: float) -> int:
     """Return the value of the parabola through three points, each a step further, so many steps after the first."""
-    first, second, third = found
+    first, second, third = points
     slope, bend = second - first, third - 2 * second + first
     return max(0, round(first + slope * steps + bend * steps * (steps - 1) / 2))
 

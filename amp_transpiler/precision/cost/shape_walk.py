@@ -1,4 +1,4 @@
-"""Shapes in numbers, node by node, where ONNX's inference of the whole model gives up."""
+"""Infers shapes in numbers, node by node, where ONNX's inference of the whole model gives up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def _product(node: ir.Node, shapes: Shapes, second: int = 1) -> Shapes:
     a, b = shapes[0], shapes[second]
     if not a or not b:
         return [None]
-    rows = a[-1] if node.attributes.get_int("transA", 0) and len(a) > 1 else a[-2] if len(a) > 1 else 1
+    rows = 1
+    if len(a) > 1:
+        rows = a[-1] if node.attributes.get_int("transA", 0) else a[-2]
     columns = b[-2] if node.attributes.get_int("transB", 0) and len(b) > 1 else b[-1]
     return [(*np.broadcast_shapes(a[:-2], b[:-2]), rows, columns)]
 
@@ -127,8 +129,8 @@ class ShapeWalk:
         rare: the smaller branch of an `If` whose condition is not known.
     """
 
-    def __init__(self, model: ir.Model, found: dict[str, Tensor], symbols: Mapping[str, int]) -> None:
-        self._model, self._found, self._symbols = model, found, symbols
+    def __init__(self, model: ir.Model, tensors: dict[str, Tensor], symbols: Mapping[str, int]) -> None:
+        self._model, self._tensors, self._symbols = model, tensors, symbols
         self._contents: dict[ir.Value, Array | None] = {}
         self._schemas: dict[tuple[str, str], onnx.defs.OpSchema | None] = {}
         self._imports = [onnx.helper.make_opsetid(*item) for item in model.graph.opset_imports.items()]
@@ -154,7 +156,7 @@ class ShapeWalk:
             return None
         if value.const_value is not None:
             return tuple(int(size) for size in value.const_value.shape.numpy())
-        if (tensor := self._found.get(str(value.name))) is not None:
+        if (tensor := self._tensors.get(str(value.name))) is not None:
             return tensor.shape
         if value.shape is None:
             return None
@@ -162,7 +164,7 @@ class ShapeWalk:
         return None if any(size < 0 for size in sizes) else tuple(sizes)
 
     def _dtype(self, value: ir.Value) -> ir.DataType | None:
-        tensor = self._found.get(str(value.name))
+        tensor = self._tensors.get(str(value.name))
         return value.dtype if tensor is None or value.dtype is not None else tensor.dtype
 
     def _content(self, value: ir.Value | None) -> Array | None:
@@ -177,7 +179,7 @@ class ShapeWalk:
     def _set(self, value: ir.Value, shape: Shape | None, dtype: ir.DataType | None = None) -> None:
         dtype = value.dtype or dtype
         if value.name and shape is not None and dtype is not None and self._shape(value) is None:
-            self._found[value.name] = Tensor(dtype, shape)
+            self._tensors[value.name] = Tensor(dtype, shape)
             self.added.add(value.name)
 
     # ---- nodes ----
@@ -189,10 +191,10 @@ class ShapeWalk:
             shapes = [self._shape(value) for value in node.inputs]
             first = next((dtype for value in node.inputs if value and (dtype := self._dtype(value))), None)
             try:
-                found = _RULES.get(node.op_type, _like_the_first)(node, shapes)
+                results = _RULES.get(node.op_type, _like_the_first)(node, shapes)
             except (LookupError, ArithmeticError, ValueError):
-                found = []  # the shapes contradict each other, as in `_infer`
-            for value, shape in zip(node.outputs, found, strict=False):
+                results = []  # the shapes contradict each other, as in `_infer`
+            for value, shape in zip(node.outputs, results, strict=False):
                 self._set(value, shape, first)
         else:
             self._infer(node)
@@ -207,15 +209,15 @@ class ShapeWalk:
         else:
             inputs = [self._content(value) for value in node.inputs]
             unknown = any(array is None and value is not None for array, value in zip(inputs, node.inputs, strict=True))
-            made = None if unknown or not inputs else evaluate(node, inputs)
-            if made is None:
+            evaluated = None if unknown or not inputs else evaluate(node, inputs)
+            if evaluated is None:
                 return
-            content = made
+            content = evaluated
         self._contents[node.outputs[0]] = content
         self._set(node.outputs[0], content.shape, ir.DataType.from_numpy(content.dtype))
 
     def _infer(self, node: ir.Node) -> None:
-        """Ask ONNX about this node alone, with the numbers of its small inputs."""
+        """Ask ONNX about only this node, with the numbers of its small inputs."""
         op_type = _SAME_AS.get(node.op_type, node.op_type)
         schema = self._schema("" if op_type != node.op_type else node.domain, op_type)
         if schema is None:
@@ -234,13 +236,13 @@ class ShapeWalk:
         proto = ir.to_proto(node)
         proto.op_type, proto.domain = op_type, schema.domain
         try:
-            found = onnx.shape_inference.infer_node_outputs(
+            inferred = onnx.shape_inference.infer_node_outputs(
                 schema, proto, types, data, opset_imports=self._imports, ir_version=10
             )
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError):
-            found = {}  # the guessed sizes do not fit here
+            inferred = {}  # the guessed sizes do not fit here
         for value in node.outputs:
-            self._take(node, value, found.get(str(value.name)))
+            self._take(node, value, inferred.get(str(value.name)))
         self._guess(node)
 
     def _take(self, node: ir.Node, value: ir.Value, proto: onnx.TypeProto | None) -> None:
@@ -262,7 +264,7 @@ class ShapeWalk:
         if key not in self._schemas:
             try:
                 self._schemas[key] = onnx.defs.get_schema(op_type, opset_of(self._model, key[0]), key[0])
-            except onnx.defs.SchemaError:  # of the runtime alone
+            except onnx.defs.SchemaError:  # an operator that only the runtime knows
                 self._schemas[key] = None
         return self._schemas[key]
 
@@ -282,7 +284,9 @@ class ShapeWalk:
         That one counts as run, and the other is `rare`.
         """
         condition = self._content(node.inputs[0]) if is_standard(node) and node.op_type == "If" else None
-        wanted = None if condition is None else "then_branch" if condition.any() else "else_branch"
+        wanted = None
+        if condition is not None:
+            wanted = "then_branch" if condition.any() else "else_branch"
         for name, graph in bodies(node):
             self._walk(graph, runs if wanted in (None, name) else 0)
         if wanted is None and node.op_type == "If":
@@ -302,10 +306,10 @@ class ShapeWalk:
         self._walk(body, runs * trips)
         states = len(body.inputs) - 2
         for index, value in enumerate(node.outputs):
-            made = body.outputs[1 + index]
-            shape = self._shape(made)
+            result = body.outputs[1 + index]
+            shape = self._shape(result)
             if shape is not None:
-                self._set(value, shape if index < states else (trips, *shape), self._dtype(made))
+                self._set(value, shape if index < states else (trips, *shape), self._dtype(result))
 
     def _scan(self, node: ir.Node, body: ir.Graph, runs: int) -> None:
         """Along the first dimension; `sequence_lens`, at opset 8, is in front of the inputs."""

@@ -31,7 +31,7 @@ class Sizes:
 
     def __init__(
         self,
-        found: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor],
         dims: Mapping[str, int],
         runs: Mapping[ir.Graph, int] | None = None,
         rare: Collection[ir.Graph] = (),
@@ -41,22 +41,22 @@ class Sizes:
         is_open: bool = True,
     ) -> None:
         self.is_open = is_open
-        self._found, self._dims, self._low = found, dims, low
+        self._tensors, self._dims, self._low = tensors, dims, low
         self._runs, self._rare, self._added = runs or {}, rare, added
         self._shapes: dict[ir.Value, Shape | None] = {}
         self._bytes: dict[ir.Value, int] = {}
 
     def lowered(self, low: ir.DataType) -> Sizes:
         """Return the sizes with every float32 value in a low format."""
-        made = Sizes(self._found, self._dims, self._runs, self._rare, self._added, low, is_open=self.is_open)
-        made._shapes = self._shapes
-        return made
+        lowered = Sizes(self._tensors, self._dims, self._runs, self._rare, self._added, low, is_open=self.is_open)
+        lowered._shapes = self._shapes
+        return lowered
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """Return the type of a value's elements, or None where it is not known."""
         if value is None:
             return None
-        inferred = self._found.get(str(value.name))
+        inferred = self._tensors.get(str(value.name))
         dtype = value.dtype if inferred is None or value.dtype is not None else inferred.dtype
         return self._low if self._low is not None and dtype == ir.DataType.FLOAT else dtype
 
@@ -71,8 +71,8 @@ class Sizes:
     def _shape(self, value: ir.Value) -> Shape | None:
         if value.const_value is not None:
             return tuple(int(size) for size in value.const_value.shape.numpy())
-        if str(value.name) in self._found:
-            return self._found[str(value.name)].shape
+        if str(value.name) in self._tensors:
+            return self._tensors[str(value.name)].shape
         if value.shape is None:
             return None
         return tuple(
@@ -137,10 +137,10 @@ def sizes_of(model: ir.Model, dims: Mapping[str, int] | None = None) -> Sizes:
     nodes = list(all_nodes(model))
     if all(_is_known(value, symbols) for node in nodes for value in node.outputs) and not any(map(has_bodies, nodes)):
         return Sizes(inputs, symbols, is_open=bool(inputs))
-    found = {**_inferred(model, symbols, inputs), **inputs}
-    walk = ShapeWalk(model, found, symbols)
+    tensors = {**_inferred(model, symbols, inputs), **inputs}
+    walk = ShapeWalk(model, tensors, symbols)
     walk.walk()
-    return Sizes(found, symbols, walk.runs, walk.rare, walk.added, is_open=bool(inputs))
+    return Sizes(tensors, symbols, walk.runs, walk.rare, walk.added, is_open=bool(inputs))
 
 
 def _symbols(model: ir.Model, dims: Mapping[str, int]) -> tuple[dict[str, int], dict[str, Tensor]]:
@@ -153,8 +153,8 @@ def _symbols(model: ir.Model, dims: Mapping[str, int]) -> tuple[dict[str, int], 
     if unknown := sorted(set(dims) - names):
         known = ", ".join(sorted(names)) or "none"
         raise OptionError(f"no input has an open dimension '{unknown[0]}'; open dimensions with a name: {known}")
-    found = {str(value.name): Tensor(value.dtype, sizes[str(value.name)]) for value in opened if value.dtype}
-    return symbols, found
+    open_inputs = {str(value.name): Tensor(value.dtype, sizes[str(value.name)]) for value in opened if value.dtype}
+    return symbols, open_inputs
 
 
 def _parts(dim: str) -> Iterable[str]:
@@ -175,13 +175,13 @@ def _inferred(model: ir.Model, symbols: Mapping[str, int], inputs: Mapping[str, 
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.info("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
         return {}
-    found = {}
+    tensors = {}
     for graph in proto_graphs(inferred.graph):
         for info in (*graph.input, *graph.value_info, *graph.output):
             shape = _sizes(info)
             if shape is not None:
-                found[info.name] = Tensor(ir.DataType(info.type.tensor_type.elem_type), shape)
-    return found
+                tensors[info.name] = Tensor(ir.DataType(info.type.tensor_type.elem_type), shape)
+    return tensors
 
 
 def _concrete(proto: onnx.ModelProto, symbols: Mapping[str, int], inputs: Mapping[str, Tensor]) -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""Masters and a loss scale that a training step has already, told by dataflow."""
+"""Recognises by dataflow the masters and the loss scale that a training step has already."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def _with_loss_scale(graph: ir.Graph, step: TrainingStep, outputs: Mapping[str, 
     It looks like a parameter, since it is multiplied; but of the gradients only truth values enter its update.
     """
     inputs = {str(value.name): value for value in (*graph.initializers.values(), *graph.inputs)}
-    made = {str(value.name): value for node in graph for value in node.outputs}
+    by_name = {str(value.name): value for node in graph for value in node.outputs}
     for state in step.states:
         value, new = inputs.get(state.input), outputs.get(state.output)
         if value is None or new is None or not _is_number(value):
             continue
         others = (names for name, names in step.gradients.items() if name != state.input)
-        gradients = {made[name] for names in others for name in names if name in made}
-        own = {made[name] for name in step.gradients.get(state.input, ()) if name in made}
-        if gradients and value in ancestors(gradients) and (gradients | own).isdisjoint(_numbers_above(new)):
+        gradients = {by_name[name] for names in others for name in names if name in by_name}
+        of_state = {by_name[name] for name in step.gradients.get(state.input, ()) if name in by_name}
+        if gradients and value in ancestors(gradients) and (gradients | of_state).isdisjoint(_numbers_above(new)):
             role = dataclasses.replace(state, role="counter")
             return dataclasses.replace(
                 step,
@@ -74,13 +74,13 @@ def _is_number(value: ir.Value) -> bool:
 
 def _numbers_above(value: ir.Value) -> set[ir.Value]:
     """Return what a value is computed from, other than by way of truth values."""
-    found: set[ir.Value] = set()
+    numbers: set[ir.Value] = set()
     pending = [value]
     while pending:
         at = pending.pop()
         node = at.producer()
-        if at in found or at.dtype == ir.DataType.BOOL:
+        if at in numbers or at.dtype == ir.DataType.BOOL:
             continue
-        found.add(at)
+        numbers.add(at)
         pending.extend(() if node is None else inputs_of(node))
-    return found
+    return numbers

@@ -1,4 +1,4 @@
-"""Where an input is carried: the values that are the input after elementwise arithmetic and movement.
+"""Finds where an input is carried: the values that are the input after elementwise arithmetic and movement.
 
 A value that is carried keeps its number of elements; inside a flat vector of several states (Concat, Split, Slice) its
 place is followed. The cost of a way counts what makes the result less of an update: p costs 0 in `p - rate * m`, m 1.

@@ -1,4 +1,4 @@
-"""The backward pass of a training step, found from its gradients upward: where it begins, and that it is linear."""
+"""Finds the backward pass of a training step, from its gradients upward: where it begins, and that it is linear."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def find_cotangents(graph: ir.Graph, step: TrainingStep) -> Cotangents:
         NotLinear: the gradients depend on each other, or on where they begin, in a way that the table does not know.
     """
     search = _Search(graph, step)
-    found = search.run()
+    cotangents = search.run()
     for _ in range(_ROUNDS):
-        wrong = search.fault(found)
+        wrong = search.fault(cotangents)
         if wrong is None:
-            return found
-        search.follow(found)
-        found, blamed = search.run(), search.blamed(wrong)
+            return cotangents
+        search.follow(cotangents)
+        cotangents, blamed = search.run(), search.blamed(wrong)
     raise NotLinear(f"{blamed.op_type} '{blamed.name}' is not known to be linear in the gradient that it reads", blamed)
 
 
 class _Search:
     def __init__(self, graph: ir.Graph, step: TrainingStep) -> None:
-        made = {str(value.name): value for node in graph for value in node.outputs}
-        found = ([made[name] for name in names if name in made] for names in step.gradients.values())
-        self._gradients = tuple(dict.fromkeys(value for values in found for value in _uppermost(values)))
+        by_name = {str(value.name): value for node in graph for value in node.outputs}
+        borders = ([by_name[name] for name in names if name in by_name] for names in step.gradients.values())
+        self._gradients = tuple(dict.fromkeys(value for values in borders for value in _uppermost(values)))
         if not self._gradients:
             raise NotLinear("no gradient is known")
         self._forward = forward_values(graph, step)
@@ -117,7 +117,7 @@ class _Search:
         return chosen, first
 
     def _carriers(self, node: ir.Node, row: Linear) -> tuple[int, ...]:
-        """Return the inputs of a linear node through which a gradient comes; none if they cannot be told."""
+        """Return the inputs of a linear node through which a gradient comes; none if they are not known."""
         if row.together:
             return tuple(i for i in row.together if i < len(node.inputs) and not is_zero(node.inputs[i]))
         ranks = sorted(((self._rank(_input(node, i)), i) for i in row.either if i < len(node.inputs)), reverse=True)
@@ -145,63 +145,65 @@ class _Search:
 
     def _before(self, seeds: list[ir.Value], chosen: dict[ir.Node, tuple[int, ...]]) -> set[ir.Node]:
         """Return the nodes of single elements that compute the seeds, up to the forward pass."""
-        found: set[ir.Node] = set()
+        before: set[ir.Node] = set()
         pending = seeds
         while pending:
             value = pending.pop()
             node = value.producer()
-            if node is not None and node not in found and value not in self._forward and node in chosen:
-                found.add(node)
+            if node is not None and node not in before and value not in self._forward and node in chosen:
+                before.add(node)
                 pending.extend(_input(node, index) for index in chosen[node])
-        return found
+        return before
 
-    def fault(self, found: Cotangents) -> ir.Node | None:
+    def fault(self, cotangents: Cotangents) -> ir.Node | None:
         """Return a node that reads what depends on the seeds, not linearly as far as is known, on a gradient's way."""
-        computed = {value for node in found.carriers for value in node.outputs}
-        own = {value for value in found.seeds if value not in self._forward and not _is_given(value)}
+        computed = {value for node in cotangents.carriers for value in node.outputs}
+        own_seeds = {value for value in cotangents.seeds if value not in self._forward and not _is_given(value)}
         for node in self._nodes:
-            carriers = found.carriers.get(node, ())
+            carriers = cotangents.carriers.get(node, ())
             carried = {node.inputs[index] for index in carriers}
             beside = {value for index, value in enumerate(node.inputs) if index not in carriers and value in carried}
             beside.update(value for value in inputs_of(node) if value not in carried)
             if beside & computed:
                 return node
-            if beside & own and node not in found.before:  # there another gradient begins, with the seed as it was
+            if (
+                beside & own_seeds and node not in cotangents.before
+            ):  # there another gradient begins, with the seed as it was
                 return node
-        for value in found.gradients:
-            if value in found.seeds and not self._is_linear_seed(value, found):
+        for value in cotangents.gradients:
+            if value in cotangents.seeds and not self._is_linear_seed(value, cotangents):
                 return value.producer()
         return None
 
     @staticmethod
-    def _is_linear_seed(value: ir.Value, found: Cotangents) -> bool:
+    def _is_linear_seed(value: ir.Value, cotangents: Cotangents) -> bool:
         """Whether a gradient is one from the beginning, as that of an output's bias may be."""
         node = value.producer()
         if node is not None and linearity_of(node) is not None:
             return True
-        return any(found.carries(use.node, use.idx) for use in value.uses())
+        return any(cotangents.carries(use.node, use.idx) for use in value.uses())
 
     def blamed(self, node: ir.Node) -> ir.Node:
         """Return the first node on the way from a node of the backward pass to the gradients that is not linear."""
         on_the_way, seen, pending = set(self._nodes), {node}, [node]
-        for found in pending:  # it grows
-            row = linearity_of(found)
-            factors = [i for i in (() if row is None else row.either) if found.inputs[i] in self._dependent]
+        for reached in pending:  # it grows
+            row = linearity_of(reached)
+            factors = [i for i in (() if row is None else row.either) if reached.inputs[i] in self._dependent]
             if row is None or len(factors) > 1:
-                return found
-            readers = (use.node for value in found.outputs for use in value.uses())
+                return reached
+            readers = (use.node for value in reached.outputs for use in value.uses())
             new = [reader for reader in dict.fromkeys(readers) if reader in on_the_way and reader not in seen]
             seen.update(new)
             pending.extend(new)
         return node
 
-    def follow(self, found: Cotangents) -> None:
+    def follow(self, cotangents: Cotangents) -> None:
         """From now on take the factors that depend on the seeds of a round for those that gradients come through.
 
         A seed that some function computes, such as the slope of an activation, may just be such a factor's other.
         """
-        self._dependent = {value for node in found.carriers for value in node.outputs}
-        began = (value for node in found.before for value in node.outputs if value in found.seeds)
+        self._dependent = {value for node in cotangents.carriers for value in node.outputs}
+        began = (value for node in cotangents.before for value in node.outputs if value in cotangents.seeds)
         self._dependent.update(value for value in began if _is_linear_view(value))
         for node in self._nodes:
             if any(value in self._dependent for value in inputs_of(node)):

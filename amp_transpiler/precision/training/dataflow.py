@@ -44,15 +44,15 @@ class Dataflow:
 
     def shape(self, value: ir.Value) -> list[int | None] | None:
         """Return the dimensions, None for open ones; None if not even the rank is known."""
-        found = self._sizes.get(str(value.name))
-        if found is None and value.const_value is not None:
+        dims = self._sizes.get(str(value.name))
+        if dims is None and value.const_value is not None:
             return list(value.const_value.shape.numpy())
-        if value.shape is None or (found is not None and (None not in found or len(found) != len(value.shape))):
-            return found
+        if value.shape is None or (dims is not None and (None not in dims or len(dims) != len(value.shape))):
+            return dims
         declared = [size if isinstance(size, int) else None for size in value.shape]
-        if found is None:
+        if dims is None:
             return declared
-        return [size if known is None else known for known, size in zip(found, declared, strict=True)]
+        return [size if known is None else known for known, size in zip(dims, declared, strict=True)]
 
     def size(self, value: ir.Value) -> int:
         """Return the number of elements, `FREE` if the data decide it, or `UNKNOWN`."""
@@ -72,40 +72,40 @@ class Dataflow:
 
     def masks(self, seeds: Mapping[ir.Value, int]) -> dict[ir.Value, int]:
         """Return for every value the bits of the values in `seeds` that it depends on, its own included."""
-        found = dict(seeds)
+        bits = dict(seeds)
         for node in self.graph:
             if updates_statistics(node):
                 for output in node.outputs:
-                    _note(found, output, reads(node, output))
+                    _note(bits, output, reads(node, output))
                 continue
             mask = 0
             for value in reads(node):
-                mask |= found.get(value, 0)
+                mask |= bits.get(value, 0)
             if mask:
                 for output in node.outputs:
-                    found[output] = found.get(output, 0) | mask
-        return found
+                    bits[output] = bits.get(output, 0) | mask
+        return bits
 
     def above(self, values: Iterable[ir.Value]) -> set[ir.Value]:
         """Return the values that `values` are computed from, themselves included."""
-        pending, found = list(values), set()
+        pending, above = list(values), set()
         while pending:
             value = pending.pop()
-            if value in found:
+            if value in above:
                 continue
-            found.add(value)
+            above.add(value)
             node = value.producer()
             if node is not None:
                 pending.extend(reads(node, value))
-        return found
+        return above
 
 
-def _note(found: dict[ir.Value, int], output: ir.Value, sources: Iterable[ir.Value]) -> None:
+def _note(masks: dict[ir.Value, int], output: ir.Value, sources: Iterable[ir.Value]) -> None:
     mask = 0
     for value in sources:
-        mask |= found.get(value, 0)
+        mask |= masks.get(value, 0)
     if mask:
-        found[output] = found.get(output, 0) | mask
+        masks[output] = masks.get(output, 0) | mask
 
 
 def updates_statistics(node: ir.Node) -> bool:
@@ -137,18 +137,18 @@ def reads(node: ir.Node, output: ir.Value | None = None) -> Iterator[ir.Value]:
 def _numbers(graph: ir.Graph) -> dict[ir.Value, int]:
     """Number the values of a graph so that equal computations on equal operands have one number."""
     known: dict[Hashable, int] = {}
-    found: dict[ir.Value, int] = {}
+    numbers: dict[ir.Value, int] = {}
 
     def number(value: ir.Value | None) -> int:
         if value is None:
             return -1
-        if value not in found:
-            found[value] = known.setdefault(_leaf(value), len(known))
-        return found[value]
+        if value not in numbers:
+            numbers[value] = known.setdefault(_leaf(value), len(known))
+        return numbers[value]
 
     for node in graph:
         if _is_transparent(node):
-            found[node.outputs[0]] = number(node.inputs[0])
+            numbers[node.outputs[0]] = number(node.inputs[0])
             continue
         operands = [number(value) for value in node.inputs]
         if is_standard(node) and node.op_type in COMMUTATIVE:
@@ -158,8 +158,8 @@ def _numbers(graph: ir.Graph) -> dict[ir.Value, int]:
             key = id(node)
         for index, output in enumerate(node.outputs):
             leaf = _leaf(output) if node.op_type == "Constant" else (key, index)
-            found[output] = known.setdefault(leaf, len(known))
-    return found
+            numbers[output] = known.setdefault(leaf, len(known))
+    return numbers
 
 
 def _leaf(value: ir.Value) -> Hashable:

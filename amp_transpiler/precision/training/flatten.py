@@ -1,4 +1,4 @@
-"""A copy of a program without control flow, to be looked at.
+"""Copies a program without its control flow, for analyses that only look at it.
 
 Both branches of an If are computed, and one is chosen by Where. Of a Loop and a Scan one turn is computed. Names are
 kept, so what is found in the copy is found in the program.
@@ -43,16 +43,16 @@ class _Dissolved:
     def run(self) -> None:
         results = _FORMS[self._node.op_type](self)
         for old, new in zip(self._node.outputs, results, strict=False):
-            kept = self._made("Identity", [new], old.name)
-            kept.type, kept.shape = old.type, old.shape
-            old.replace_all_uses_with(kept, replace_graph_outputs=True)
+            identity = self._append("Identity", [new], old.name)
+            identity.type, identity.shape = old.type, old.shape
+            old.replace_all_uses_with(identity, replace_graph_outputs=True)
         self._graph.remove(self._node)
 
     def branches(self) -> list[ir.Value]:
         """Both branches of an If."""
         first, second = (self._inlined(name, ()) for name in ("then_branch", "else_branch"))
         condition = self._node.inputs[0]
-        return [self._made("Where", [condition, a, b]) for a, b in zip(first, second, strict=True)]
+        return [self._append("Where", [condition, a, b]) for a, b in zip(first, second, strict=True)]
 
     def loop(self) -> list[ir.Value]:
         """The first turn of a Loop."""
@@ -67,7 +67,7 @@ class _Dissolved:
         count = self._node.attributes["num_scan_inputs"].as_int()
         inputs = list(self._node.inputs[-len(self._node.attributes["body"].as_graph().inputs) :])
         states = len(inputs) - count
-        fed = [*inputs[:states], *(self._made("Gather", [value, self._constant(0)]) for value in inputs[states:])]
+        fed = [*inputs[:states], *(self._append("Gather", [value, self._constant(0)]) for value in inputs[states:])]
         results = self._inlined("body", fed)
         return [*results[:states], *map(self._stacked, results[states:])]
 
@@ -88,13 +88,13 @@ class _Dissolved:
         return results
 
     def _stacked(self, value: ir.Value) -> ir.Value:
-        return self._made("Unsqueeze", [value, self._constant([0])])
+        return self._append("Unsqueeze", [value, self._constant([0])])
 
     def _constant(self, number: object) -> ir.Value:
         tensor = ir.tensor(np.asarray(number))
-        return self._made("Constant", [], attributes=[ir.AttrTensor("value", tensor)])
+        return self._append("Constant", [], attributes=[ir.AttrTensor("value", tensor)])
 
-    def _made(
+    def _append(
         self,
         op_type: str,
         inputs: list[ir.Value | None],

@@ -1,4 +1,4 @@
-"""The forward pass of a training step: the values that do not depend on where the backward pass begins."""
+"""Finds the forward pass of a training step: the values that do not depend on where the backward pass begins."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def inputs_of(node: ir.Node) -> Iterator[ir.Value]:
 
 def ancestors(values: Iterable[ir.Value], known: Collection[ir.Value] = ()) -> set[ir.Value]:
     """Return the values, and all that they are computed from; those in `known`, and their own, are left out."""
-    found: set[ir.Value] = set()
+    above: set[ir.Value] = set()
     pending = [value for value in values if value not in known]
     while pending:
         value = pending.pop()
-        if value in found:
+        if value in above:
             continue
-        found.add(value)
+        above.add(value)
         node = value.producer()
         if node is not None:
-            pending.extend(other for other in inputs_of(node) if other not in found and other not in known)
-    return found
+            pending.extend(other for other in inputs_of(node) if other not in above and other not in known)
+    return above
 
 
 def forward_values(graph: ir.Graph, step: TrainingStep) -> set[ir.Value]:
     """Return the values of the forward pass, as far as it is known where it ends.
 
     It goes as far as the operators that read the parameters: of the two factors of a parameter's gradient, one is what
-    such an operator reads beside the parameter, and the other depends on its result. It goes on to every output that
+    such an operator reads besides the parameter, and the other depends on its result. It goes on to every output that
     depends on neither a gradient nor such another factor, as the loss does.
 
     Args:
@@ -64,14 +64,14 @@ def forward_values(graph: ir.Graph, step: TrainingStep) -> set[ir.Value]:
         step: its states and gradients.
     """
     inputs = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
-    made = {str(value.name): value for node in graph for value in node.outputs}
+    by_name = {str(value.name): value for node in graph for value in node.outputs}
     borders = {
-        inputs[name]: [made[border] for border in found if border in made]
-        for name, found in step.gradients.items()
+        inputs[name]: [by_name[border] for border in borders_of_state if border in by_name]
+        for name, borders_of_state in step.gradients.items()
         if name in inputs
     }
     forward: set[ir.Value] = set()
-    backward = {value for found in borders.values() for value in found}
+    backward = {value for borders_of_state in borders.values() for value in borders_of_state}
     for result, other in _forward_products(graph, borders):
         forward |= ancestors([result], forward)
         backward.update(() if other is None else (other,))
@@ -83,15 +83,15 @@ def forward_values(graph: ir.Graph, step: TrainingStep) -> set[ir.Value]:
 
 def _marked(graph: ir.Graph, marks: Mapping[ir.Value, int]) -> dict[ir.Value, int]:
     """Return, for every value that depends on marked ones, their marks: bits of one number."""
-    found = dict(marks)
+    marked = dict(marks)
     for node in graph:
         bits = 0
         for value in inputs_of(node):
-            bits |= found.get(value, 0)
+            bits |= marked.get(value, 0)
         if bits:
             for value in node.outputs:
-                found[value] = found.get(value, 0) | bits
-    return found
+                marked[value] = marked.get(value, 0) | bits
+    return marked
 
 
 def heights(graph: ir.Graph, forward: Collection[ir.Value]) -> dict[ir.Value, int]:
@@ -99,12 +99,12 @@ def heights(graph: ir.Graph, forward: Collection[ir.Value]) -> dict[ir.Value, in
 
     A gradient depends on values of the forward pass that come later than whatever it is multiplied with.
     """
-    found: dict[ir.Value, int] = {}
+    heights_below: dict[ir.Value, int] = {}
     for node in graph:
-        below = max((found.get(value, 0) for value in inputs_of(node)), default=0)
+        below = max((heights_below.get(value, 0) for value in inputs_of(node)), default=0)
         for value in node.outputs:
-            found[value] = below + 1 if value in forward else below
-    return found
+            heights_below[value] = below + 1 if value in forward else below
+    return heights_below
 
 
 def _forward_products(
@@ -116,21 +116,23 @@ def _forward_products(
     pairs = [
         (index, *pair)
         for index, gradients in enumerate(borders.values())
-        for one, two in _factors(gradients)
-        for pair in ((one, two), (two, one))
+        for first, second in _factors(gradients)
+        for pair in ((first, second), (second, first))
     ]
     # The operators that multiply the same factor with something that depends on a parameter.
-    roots = {root_of(own) for _, own, _ in pairs}
+    roots = {root_of(factor) for _, factor, _ in pairs}
     products: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
     for node in graph:
         operands = [value for value in node.inputs if value is not None]
         for root in roots.intersection(map(root_of, operands)) if len(operands) > 1 else ():
             others = (below.get(value, 0) for value in operands if root_of(value) is not root)
             products.setdefault(root, []).append((node, functools.reduce(operator.or_, others, 0)))
-    bits = {node: 1 << i for i, node in enumerate(dict.fromkeys(n for found in products.values() for n, _ in found))}
+    bits = {
+        node: 1 << i for i, node in enumerate(dict.fromkeys(n for readers in products.values() for n, _ in readers))
+    }
     depends = _marked(graph, {value: bit for node, bit in bits.items() for value in node.outputs})
-    for index, own, other in pairs:
-        for node, marks in products.get(root_of(own), ()):
+    for index, factor, other in pairs:
+        for node, marks in products.get(root_of(factor), ()):
             if marks >> index & 1 and depends.get(other, 0) & bits[node]:
                 yield _summed(node), other
 
@@ -141,7 +143,7 @@ def _shifted(graph: ir.Graph, borders: Mapping[ir.Value, list[ir.Value]]) -> Ite
         parameter: [node for node, index in _readers(parameter) if index in _SHIFTS.get(node.op_type, ())]
         for parameter in borders
     }
-    bits = {node: 1 << i for i, node in enumerate(dict.fromkeys(n for found in readers.values() for n in found))}
+    bits = {node: 1 << i for i, node in enumerate(dict.fromkeys(n for adders in readers.values() for n in adders))}
     depends = _marked(graph, {value: bit for node, bit in bits.items() for value in node.outputs})
     for parameter, gradients in borders.items():
         for node in readers[parameter]:

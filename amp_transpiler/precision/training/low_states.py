@@ -1,4 +1,4 @@
-"""Which states of a training step that somebody else wrote become low, where inputs and outputs are asked to."""
+"""Decides which states of a training step from elsewhere become low, where inputs and outputs are asked to."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def choose_low_states(graph: ir.Graph, step: TrainingStep, low_io: Collection[st
     asked = [state for state in step.states if {state.input, state.output} & set(low_io)]
     low = [state for state in asked if state.role == "parameter"]
     floats = {value.name for value in graph.inputs if is_float32(value)}
-    kept = [state for state in asked if state.role != "parameter" and state.input in floats]
-    names = set(low_io) - {name for state in kept for name in (state.input, state.output)}
+    excluded = [state for state in asked if state.role != "parameter" and state.input in floats]
+    names = set(low_io) - {name for state in excluded for name in (state.input, state.output)}
     names |= {name for state in low for name in (state.input, state.output)}
     notes = []
-    if kept:
-        listed = first_few([f"{state.input} ({state.role})" for state in kept], 4)
+    if excluded:
+        listed = first_few([f"{state.input} ({state.role})" for state in excluded], 4)
         notes.append(f"states that stay float32, since small changes would be lost in lower precision: {listed}")
     return LowStates(frozenset(names), frozenset(state.input for state in low), tuple(notes))

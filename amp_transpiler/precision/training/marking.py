@@ -1,4 +1,4 @@
-"""Marking the nodes of an optimizer: everything between the gradients and the new state."""
+"""Marks the nodes of an optimizer: everything between the gradients and the new state."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ def mark_optimizer(model: ir.Model, step: TrainingStep) -> int:
     """
     seen = flattened(model) if has_control_flow(model) else model
     names = {node.name for node in _optimizer_nodes(seen, step)}
-    found = [node for node in all_nodes(model) if node.name in names]
-    for node in found:
+    members = [node for node in all_nodes(model) if node.name in names]
+    for node in members:
         node.metadata_props[ROLE_KEY] = "optimize"
-    return len(found)
+    return len(members)
 
 
 def _optimizer_nodes(model: ir.Model, step: TrainingStep) -> set[ir.Node]:
     borders = {name for names in step.gradients.values() for name in names}
     values = {str(output.name): output for node in model.graph for output in node.outputs}
     outputs = {str(value.name): value for value in model.graph.outputs}
-    kept = _producers_above([values[name] for name in borders if name in values], set())
+    stop = _producers_above([values[name] for name in borders if name in values], set())
     updates = [outputs[state.output] for state in step.states if state.output in outputs]
     statistics = {node for value in updates if (node := value.producer()) is not None and updates_statistics(node)}
     inner = _arithmetic_above([values[name] for name in step.inner if name in values])
-    return _producers_above(updates, kept) | inner | statistics
+    return _producers_above(updates, stop) | inner | statistics
 
 
 def _arithmetic_above(values: list[ir.Value]) -> set[ir.Node]:
     """Return the elementwise operators and movement right above `values`."""
-    pending, found = list(values), set[ir.Node]()
+    pending, arithmetic = list(values), set[ir.Node]()
     while pending:
         node = pending.pop().producer()
-        if node is None or node in found or not (is_elementwise(node) or is_movement(node)):
+        if node is None or node in arithmetic or not (is_elementwise(node) or is_movement(node)):
             continue
-        found.add(node)
+        arithmetic.add(node)
         pending.extend(reads(node))
-    return found
+    return arithmetic
 
 
 def _producers_above(values: list[ir.Value], stop: set[ir.Node]) -> set[ir.Node]:
-    pending, seen, found = list(values), set[ir.Value](), set[ir.Node]()
+    pending, seen, producers = list(values), set[ir.Value](), set[ir.Node]()
     while pending:
         value = pending.pop()
         node = value.producer()
         if node is None or value in seen or node in stop:
             continue
         seen.add(value)
-        found.add(node)
+        producers.add(node)
         pending.extend(reads(node, value))
-    return found
+    return producers

@@ -1,4 +1,4 @@
-"""Pairs of least total cost."""
+"""Finds pairs of least total cost."""
 
 from __future__ import annotations
 

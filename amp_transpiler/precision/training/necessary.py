@@ -1,4 +1,4 @@
-"""A necessary condition for the gradient of an input in a graph, which its edges alone tell.
+"""Checks a necessary condition for the gradient of an input in a graph, which only its edges decide.
 
 Most models have an output with the type and shape of an input and are no training steps: encoders, denoisers, one step
 of a diffusion. Sizes and equal values, which the proofs need, cost as much as a whole conversion. This costs one walk.
@@ -31,7 +31,7 @@ def may_hold_gradients(graph: ir.Graph, values: Collection[ir.Value], outputs: I
     """Whether a gradient of some value can be in a graph at all; False is certain, True is not.
 
     A gradient is a product of what a reader of the value multiplies it with, and of something that depends on the
-    reader's result. Both depend on the graph's inputs, and the first on another input than the value alone. Without
+    reader's result. Both depend on the graph's inputs, and the first not only on the value. Without
     such a product a gradient must be a sum that enters an update by elementwise arithmetic, as a bias' does.
 
     Args:
@@ -63,10 +63,10 @@ def _has_product(graph: ir.Graph, values: Collection[ir.Value]) -> bool:
     """Whether what depends on a reader of a value is multiplied with what depends on an input."""
     every = dict.fromkeys((*graph.inputs, *values))
     if len(every) < 2:
-        return False  # whatever the value is multiplied with depends on it alone
+        return False  # whatever the value is multiplied with depends only on it
     bits = {value: 1 << index for index, value in enumerate(every)}
     sources = {value: bits[value] for value in graph.inputs}  # the inputs that a value depends on
-    derived = {value: bits[value] for value in values}  # the states that it is computed from, beside no data
+    derived = {value: bits[value] for value in values}  # the states that it is computed from, with no data
     data = {value for value in graph.inputs if value not in derived and not _is_single(value)}
     below: set[ir.Value] = set()  # what depends on a reader's result
     for node in graph:
@@ -93,18 +93,18 @@ def _operands(node: ir.Node) -> list[ir.Value]:
 
 
 def _mark(node: ir.Node, operands: Iterable[ir.Value], marks: dict[ir.Value, int]) -> None:
-    found = 0
+    bits = 0
     for value in operands:
-        found |= marks.get(value, 0)
-    if found:
+        bits |= marks.get(value, 0)
+    if bits:
         for output in node.outputs:
-            marks[output] = found
+            marks[output] = bits
 
 
 def _meets(operands: Iterable[ir.Value], below: Collection[ir.Value], sources: Mapping[ir.Value, int]) -> bool:
     """Whether a product has an operand that depends on a reader, and another one that depends on an input."""
-    found = [value in below for value in operands if value in sources]
-    return len(found) > 1 and any(found)
+    is_below = [value in below for value in operands if value in sources]
+    return len(is_below) > 1 and any(is_below)
 
 
 def _reads_as_factor(node: ir.Node, derived: Mapping[ir.Value, int], sources: Mapping[ir.Value, int]) -> bool:

@@ -1,4 +1,4 @@
-"""Products, forward and backward: which operands are summed over which axes, and where an operand comes from.
+"""Reads products, forward and backward: which operands are summed over which axes, and where an operand comes from.
 
 The gradient of a weight is a product of the other operand of its reader with the gradient of the reader's result. It
 sums over other axes of that operand than the reader does, which tells it from the reader used a second time.
@@ -52,7 +52,9 @@ def factors(flow: Dataflow, node: ir.Node) -> list[Factor]:
     if op == "Mul" and len(operands) == 2:
         summed = _summed_after(flow, node)
         pairs = ((operands[0], operands[1]), (operands[1], operands[0]))
-        return [Factor(one, (other,), _own_axes(flow, one, node.outputs[0], summed)) for one, other in pairs]
+        return [
+            Factor(operand, (other,), _own_axes(flow, operand, node.outputs[0], summed)) for operand, other in pairs
+        ]
     if op not in PRODUCTS or len(operands) != 2:
         return []
     axes = [_product_axis(flow, node, index) for index in (0, 1)]
@@ -86,8 +88,8 @@ def _einsum(node: ir.Node) -> list[Factor]:
     if "." in equation or len(terms) != len(operands):
         sums: list[Axes] = [None] * len(operands)
     else:
-        kept = set(right) if arrow else {letter for letter in left if left.count(letter) == 1}
-        sums = [frozenset(i for i, letter in enumerate(term) if letter not in kept) for term in terms]
+        remaining = set(right) if arrow else {letter for letter in left if left.count(letter) == 1}
+        sums = [frozenset(i for i, letter in enumerate(term) if letter not in remaining) for term in terms]
     return [
         Factor(value, tuple(other for other in operands if other is not value), summed)
         for value, summed in zip(operands, sums, strict=True)
@@ -135,20 +137,20 @@ def origins(flow: Dataflow, value: ir.Value, axes: Axes, *, through_factors: boo
         axes: axes of it.
         through_factors: also go to the factors of elementwise products, and from a mask of indices to the indices.
     """
-    found: dict[int, Axes] = {}
+    axes_of_number: dict[int, Axes] = {}
     pending: list[tuple[ir.Value, Axes, int]] = [(value, axes, 0)]
     while pending:
         at, here, depth = pending.pop()
         number = flow.number(at)
-        if number in found or depth > _DEPTH:
+        if number in axes_of_number or depth > _DEPTH:
             continue
-        found[number] = here
+        axes_of_number[number] = here
         node = at.producer()
         if node is None:
             continue
         sources = _sources(node, through_factors=through_factors)
         pending.extend((operand, _traced(flow, node, operand, here), depth + 1) for operand in sources)
-    return found
+    return axes_of_number
 
 
 _FACTORS = frozenset({"Mul", "Div", "Neg", "OneHot", "Equal", "Where", "Less", "GreaterOrEqual", "And"})  # and masks
@@ -192,14 +194,14 @@ def _reshaped(before: Sequence[int | None], after: Sequence[int | None], axes: f
     """Follow axes through a change of shape, by blocks of dimensions that hold the same elements."""
     old = [axis for axis, size in enumerate(before) if size != 1]
     new = [axis for axis, size in enumerate(after) if size != 1]
-    found: set[int] = set()
+    followed: set[int] = set()
     for mine, theirs in _blocks([before[axis] for axis in old], [after[axis] for axis in new]):
         inside = {new[index] for index in theirs}
         if inside & axes:
             if not inside <= axes:
                 return None
-            found.update(old[index] for index in mine)
-    return frozenset(found)
+            followed.update(old[index] for index in mine)
+    return frozenset(followed)
 
 
 def _blocks(before: list[int | None], after: list[int | None]) -> list[tuple[range, range]]:
@@ -209,10 +211,10 @@ def _blocks(before: list[int | None], after: list[int | None]) -> list[tuple[ran
     start = heads[-1] if heads else (0, 0)
     blocks = _ranges([(0, 0), *heads])
     room = (len(before) - start[0], len(after) - start[1])
-    kept = [(a, b) for a, b in tails if a <= room[0] and b <= room[1]]
-    last = kept[-1] if kept else (0, 0)
+    fitting = [(a, b) for a, b in tails if a <= room[0] and b <= room[1]]
+    last = fitting[-1] if fitting else (0, 0)
     middle = (range(start[0], len(before) - last[0]), range(start[1], len(after) - last[1]))
-    ends = [(len(before) - a, len(after) - b) for a, b in [*reversed(kept), (0, 0)]]
+    ends = [(len(before) - a, len(after) - b) for a, b in [*reversed(fitting), (0, 0)]]
     return [*blocks, *([middle] if middle[0] or middle[1] else []), *_ranges(ends)]
 
 

@@ -1,4 +1,4 @@
-"""Proofs that a value is the gradient of an input.
+"""Proves that a value is the gradient of an input.
 
 A weight's gradient is the product of what its reader multiplies it with and the gradient of the reader's result, which
 depends on that result. Where no weight is trained, only biases, scales or tables, the gradient must have come back
@@ -76,7 +76,7 @@ class Proofs:
         self._flow, self._pairs, self._carried = flow, pairs, carried
         self._index = FactorIndex(flow)
         inputs = {value: 1 << index for index, value in enumerate(flow.graph.inputs)}
-        self._own, self._sources = inputs, flow.masks(inputs)
+        self._inputs, self._sources = inputs, flow.masks(inputs)
         self._reaching: dict[tuple[ir.Value, bool], set[ir.Value]] = {}
         self._bits: dict[ir.Node, int] = {}
         self._depends: dict[ir.Value, int] = {}
@@ -110,7 +110,7 @@ class Proofs:
         if self._carried[value].get(self._pairs[value], 0) >= NO_UPDATE:
             return
         for reader in self.readers[value]:
-            if reader.other is None or not self._sources.get(reader.other, 0) & ~self._own.get(value, 0):
+            if reader.other is None or not self._sources.get(reader.other, 0) & ~self._inputs.get(value, 0):
                 continue  # what is multiplied by a constant is no weight
             for product in self._index.gradients(reader):
                 result = product.node.outputs[0]
@@ -125,7 +125,7 @@ class Proofs:
         """
         others = [proof.reader.other for proofs in self.found.values() for proof in proofs]
         sources = [origins(self._flow, other, None, through_factors=False) for other in others if other is not None]
-        numbers = {number for found in sources for number in found}
+        numbers = {number for of_source in sources for number in of_source}
         above = self._flow.above(proof.gradient for proofs in self.found.values() for proof in proofs)
         read = {value for value in self._pairs if value not in self.found and self._flow.number(value) in numbers}
         return {value for value in read if self._pairs[value] in above}
@@ -139,21 +139,21 @@ class Proofs:
         """Whether a value goes into an update, by a way that does not lead through a single number."""
         key = output, self._flow.size(state) == 1
         if key not in self._reaching:
-            self._reaching[key] = self._found_above(*key)
+            self._reaching[key] = self._values_above(*key)
         return start in self._reaching[key]
 
-    def _found_above(self, output: ir.Value, scalar: bool) -> set[ir.Value]:
+    def _values_above(self, output: ir.Value, scalar: bool) -> set[ir.Value]:
         """Return the values that go into an update; single numbers are not followed, unless it is one itself."""
-        pending, found = [output], {output}
+        pending, above = [output], {output}
         while pending:
             value = pending.pop()
             node = value.producer()
             if node is None or not (scalar or self._flow.size(value) != 1):
                 continue
-            fresh = [operand for operand in node.inputs if operand is not None and operand not in found]
-            found.update(fresh)
+            fresh = [operand for operand in node.inputs if operand is not None and operand not in above]
+            above.update(fresh)
             pending.extend(fresh)
-        return found
+        return above
 
     def handed_over(self, value: ir.Value, state: ir.Value) -> ir.Value:
         """Return the gradient of a state as the backward pass hands it over: summed to the state's size, and moved."""
@@ -171,7 +171,7 @@ class Proofs:
         """Return the states after an update at which another gradient is taken: they are weights again."""
         gradients = {proof.gradient for proofs in self.found.values() for proof in proofs}
         above, below = self._flow.above(gradients), self._flow.masks(dict.fromkeys(gradients, 1))
-        found: set[ir.Value] = set()
+        updates: set[ir.Value] = set()
         for value in self.found:
             for carrier, cost in self._carried[value].items():
                 node = carrier.producer()
@@ -179,8 +179,8 @@ class Proofs:
                     continue
                 met = [other for other in node.inputs if other in self.data and other not in self._carried[value]]
                 if met and all(other in below for other in met):
-                    found.add(carrier)
-        return found
+                    updates.add(carrier)
+        return updates
 
     # Without a trained weight.
 
@@ -236,14 +236,14 @@ class _Below:
 
     def __init__(self, nodes: Sequence[ir.Node], depends: Mapping[ir.Value, int], bits: Mapping[ir.Node, int]) -> None:
         self._nodes, self._depends, self._bits = nodes, depends, bits
-        self._found: dict[ir.Node, int] = {}
+        self._products_met: dict[ir.Node, int] = {}
 
     def meets(self, products: int, gradient: ir.Value, reader: Reader) -> bool:
         """Whether a value depends on a reader, and came back through a product that depends on it, too."""
         bit = self._bits[reader.node]
         if not products or not self._depends.get(gradient, 0) & bit:
             return False
-        if reader.node not in self._found:
+        if reader.node not in self._products_met:
             below = (self._depends.get(node.outputs[0], 0) & bit for node in self._nodes)
-            self._found[reader.node] = sum(1 << index for index, found in enumerate(below) if found)
-        return bool(products & self._found[reader.node])
+            self._products_met[reader.node] = sum(1 << index for index, is_met in enumerate(below) if is_met)
+        return bool(products & self._products_met[reader.node])

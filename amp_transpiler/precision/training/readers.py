@@ -1,4 +1,4 @@
-"""Who reads an input as weight, scale, bias or table, and which values prove its gradient."""
+"""Finds who reads an input as weight, scale, bias or table, and which values prove its gradient."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reader:
 def readers_of(
     flow: Dataflow, start: ir.Value, data: Collection[ir.Value], updated: Collection[ir.Value]
 ) -> Iterator[Reader]:
-    """Yield the nodes at which an input, or what is computed from states and constants alone, meets other values.
+    """Yield the nodes at which an input, or what is computed only from states and constants, meets other values.
 
     Args:
         flow: the graph.
@@ -76,9 +76,9 @@ def _as_reader(flow: Dataflow, node: ir.Node, value: ir.Value, start: ir.Value) 
     elif kind(node) in TABLES:
         yield Reader(node, value, node.inputs[1], None)
     else:
-        found = [factor for factor in factors(flow, node) if factor.operand is not value and value in factor.others]
-        yield from (Reader(node, value, factor.operand, factor.summed) for factor in found)
-        if not found:
+        opposite = [factor for factor in factors(flow, node) if factor.operand is not value and value in factor.others]
+        yield from (Reader(node, value, factor.operand, factor.summed) for factor in opposite)
+        if not opposite:
             yield Reader(node, value, None, frozenset())
 
 
@@ -113,14 +113,14 @@ class FactorIndex:
 
     def __init__(self, flow: Dataflow) -> None:
         self._flow = flow
-        self._found: dict[int, dict[Axes, list[tuple[int, Product]]]] = {}
+        self._products: dict[int, dict[Axes, list[tuple[int, Product]]]] = {}
         for place, node in enumerate(flow.graph):
             if kind(node) not in PRODUCTS and kind(node) not in SCATTERS and kind(node) != "Mul":
                 continue
             for factor in factors(flow, node):
                 for number, axes in origins(flow, factor.operand, factor.summed, through_factors=True).items():
                     product = Product(node, factor.others, axes)
-                    self._found.setdefault(number, {}).setdefault(axes, []).append((place, product))
+                    self._products.setdefault(number, {}).setdefault(axes, []).append((place, product))
 
     def gradients(self, reader: Reader) -> Iterator[Product]:
         """Yield the products of the reader's other operand, over other axes than the reader's."""
@@ -135,7 +135,7 @@ class FactorIndex:
 
     def _over_other_axes(self, number: int, axes: Axes) -> Iterator[Product]:
         """Yield the products of a factor, in order, that sum over none of the given axes."""
-        groups = [found for summed, found in self._found.get(number, {}).items() if not _overlap(axes, summed)]
+        groups = [products for summed, products in self._products.get(number, {}).items() if not _overlap(axes, summed)]
         yield from (product for _, product in heapq.merge(*groups, key=operator.itemgetter(0)))
 
     def ways_back(self, nodes: Sequence[ir.Node], depends: Mapping[ir.Value, int]) -> Iterator[tuple[ir.Node, int]]:
@@ -155,17 +155,17 @@ class FactorIndex:
                     by_axes = first.setdefault(number, {})
                     by_axes[axes] = by_axes.get(axes, 0) | 1 << index
         for number, by_axes in first.items():
-            for summed, found in self._found.get(number, {}).items():
+            for summed, products in self._products.get(number, {}).items():
                 bits = functools.reduce(operator.or_, (b for a, b in by_axes.items() if not _overlap(a, summed)), 0)
-                for _, product in found if bits else ():
+                for _, product in products if bits else ():
                     through = bits & functools.reduce(operator.or_, (depends.get(v, 0) for v in product.others), 0)
                     if through:
                         yield product.node, through
 
 
-def _overlap(one: Axes, other: Axes) -> bool:
+def _overlap(axes: Axes, other: Axes) -> bool:
     """Whether two products surely sum over an axis in common."""
-    return one is not None and other is not None and not one.isdisjoint(other)
+    return axes is not None and other is not None and not axes.isdisjoint(other)
 
 
 def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collection[ir.Value]) -> set[ir.Value]:
@@ -180,7 +180,7 @@ def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collectio
         inside: values at which to end, too.
     """
     scalar = flow.size(state) == 1
-    pending, seen, found = [output], set[ir.Value](), set[ir.Value]()
+    pending, seen, ends = [output], set[ir.Value](), set[ir.Value]()
     while pending:
         value = pending.pop()
         node = value.producer()
@@ -188,10 +188,10 @@ def entries(flow: Dataflow, output: ir.Value, state: ir.Value, inside: Collectio
             continue
         seen.add(value)
         if value in inside or not (is_elementwise(node) or is_movement(node)):
-            found.add(value)
+            ends.add(value)
             continue
         pending.extend(operand for operand in node.inputs if operand is not None)
-    return found
+    return ends
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -1,4 +1,4 @@
-"""From a loaded program to its training step: which outputs replace which inputs, by dataflow; names prove nothing."""
+"""Recognises the training step in a loaded program: which outputs replace which inputs, by dataflow, never by name."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def find_training_step(
 
 def _recorded(model: ir.Model, recorded: Mapping[str, str]) -> dict[ir.Value, ir.Value]:
     """Return the pairs that a file names, as values, without those whose names are gone or do not fit."""
-    found: dict[ir.Value, ir.Value] = {}
+    pairs: dict[ir.Value, ir.Value] = {}
     for name, output in recorded.items():
         try:
-            found |= _checked(model, {name: output})
+            pairs |= _checked(model, {name: output})
         except OptionError as error:
             logger.info("a state that the file names is not used: %s", error)
-    return found
+    return pairs
 
 
 def possible_states(model: ir.Model) -> frozenset[str]:
@@ -97,7 +97,7 @@ def _checked(model: ir.Model, bound: Mapping[str, str]) -> dict[ir.Value, ir.Val
     """Return the given pairs as values."""
     inputs = {str(value.name): value for value in (*model.graph.initializers.values(), *model.graph.inputs)}
     outputs = {str(value.name): value for value in model.graph.outputs}
-    found: dict[ir.Value, ir.Value] = {}
+    pairs: dict[ir.Value, ir.Value] = {}
     for name, output in bound.items():
         which = f"--state {name}={output}"
         if name not in inputs:
@@ -110,10 +110,10 @@ def _checked(model: ir.Model, bound: Mapping[str, str]) -> dict[ir.Value, ir.Val
                 f"{which}: an update has the shape and type of its state, but '{name}' is {old.dtype} {old.shape} and "
                 f"'{output}' is {new.dtype} {new.shape}"
             )
-        if new in found.values():
+        if new in pairs.values():
             raise OptionError(f"{which}: output '{output}' is the update of another input already")
-        found[old] = new
-    return found
+        pairs[old] = new
+    return pairs
 
 
 def _may_be_equal(old: ir.Value, new: ir.Value) -> bool:
@@ -130,7 +130,7 @@ Key = tuple[ir.DataType | None, tuple[int, ...]]
 
 def _possible_pairs(model: ir.Model) -> dict[Key, tuple[list[ir.Value], list[ir.Value]]]:
     """Return inputs and outputs by type and static shape, where there are both."""
-    found: dict[Key, tuple[list[ir.Value], list[ir.Value]]] = collections.defaultdict(lambda: ([], []))
+    by_type: dict[Key, tuple[list[ir.Value], list[ir.Value]]] = collections.defaultdict(lambda: ([], []))
     inferred: dict[str, list[int | None]] | None = None
     for side, values in enumerate((model.graph.inputs, model.graph.outputs)):
         for value in values:
@@ -140,8 +140,8 @@ def _possible_pairs(model: ir.Model) -> dict[Key, tuple[list[ir.Value], list[ir.
                 sizes = inferred.get(str(value.name), [None])
                 shape = None if None in sizes else tuple(size or 0 for size in sizes)
             if shape is not None:
-                found[value.dtype, shape][side].append(value)
-    return {key: pair for key, pair in found.items() if pair[0] and pair[1]}
+                by_type[value.dtype, shape][side].append(value)
+    return {key: pair for key, pair in by_type.items() if pair[0] and pair[1]}
 
 
 def _is_carried_from_static(output: ir.Value) -> bool:

@@ -1,4 +1,4 @@
-"""Updates that add rows to a table in place: the gradient is in what is added."""
+"""Finds updates that add rows to a table in place: the gradient is in what is added."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def before_scatters(graph: ir.Graph, step: TrainingStep) -> TrainingStep:
         graph: the main graph.
         step: its states and gradients.
     """
-    made = {str(value.name): value for node in graph for value in node.outputs}
+    by_name = {str(value.name): value for node in graph for value in node.outputs}
     gradients = {
-        name: tuple(dict.fromkeys(str(_rows(made[border]).name) if border in made else border for border in borders))
+        name: tuple(
+            dict.fromkeys(str(_rows(by_name[border]).name) if border in by_name else border for border in borders)
+        )
         for name, borders in step.gradients.items()
     }
     return dataclasses.replace(step, gradients=gradients)

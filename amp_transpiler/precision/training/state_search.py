@@ -1,4 +1,4 @@
-"""The states of a training step among inputs and outputs that may be some: their pairs, and proofs of them."""
+"""Finds the states of a training step among inputs and outputs that may be states: their pairs, and proofs of them."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class StateSearch:
         self,
         model: ir.Model,
         possible: Pairs,
-        given: dict[ir.Value, ir.Value],
+        recorded: dict[ir.Value, ir.Value],
         reasons: Mapping[ir.Value, str],
     ) -> None:
         self._model = model
         self._reasons = reasons
         self._flow = Dataflow(model)
-        self._given = given
-        self._carried: dict[ir.Value, Carried] = {value: carry(self._flow, value) for value in given}
-        self._pairs = dict(given) | self._matched(possible)
+        self._recorded = recorded
+        self._carried: dict[ir.Value, Carried] = {value: carry(self._flow, value) for value in recorded}
+        self._pairs = dict(recorded) | self._matched(possible)
         self._borders: set[ir.Value] = set()
         self._inner: set[ir.Value] = set()
         self._parameters: dict[ir.Value, _Parameter] = {}
@@ -65,11 +65,11 @@ class StateSearch:
     def _matched(self, possible: Pairs) -> dict[ir.Value, ir.Value]:
         """Pair every input with the output that is most its update, over all inputs of one shape and type."""
         costs: dict[tuple[ir.Value, ir.Value], float] = {}
-        taken = set(self._given.values())
+        taken = set(self._recorded.values())
         for inputs, outputs in possible:
             open_outputs = [value for value in outputs if value not in taken and not value.is_graph_input()]
             for value in inputs:
-                if value in self._given or not open_outputs or not value.uses():
+                if value in self._recorded or not open_outputs or not value.uses():
                     continue
                 carried = self._carried[value] = carry(self._flow, value)
                 single = self._flow.size(value) == 1  # else proofs ask for a sum
@@ -87,7 +87,7 @@ class StateSearch:
         if not self._pairs:
             return None
         self._proofs = Proofs(self._flow, self._pairs, self._carried)
-        if multiplied := self._proofs.multiplied() - self._given.keys():
+        if multiplied := self._proofs.multiplied() - self._recorded.keys():
             self._pairs = {value: output for value, output in self._pairs.items() if value not in multiplied}
             self._proofs = Proofs(self._flow, self._pairs, self._carried)
         for value, proofs in self._proofs.found.items():
@@ -95,7 +95,7 @@ class StateSearch:
             last = self._last([value for value in reasons if not _is_power(value, reasons, self._flow)])
             self._parameters[value] = _Parameter(reasons[last[0]], dict.fromkeys(str(v.name) for v in last))
             self._borders.update(last)
-        if not self._parameters and not self._given:
+        if not self._parameters and not self._recorded:
             return None
         self._accept()
         states = [
@@ -113,20 +113,20 @@ class StateSearch:
         order = {str(value.name): index for index, value in enumerate(self._model.graph.inputs)}
         roles = ("parameter", "moment", "statistic", "counter")
         states.sort(key=lambda state: (roles.index(state.role), order.get(state.input, -1)))
-        gradients = {str(value.name): tuple(found.gradients) for value, found in self._parameters.items()}
+        gradients = {str(value.name): tuple(parameter.gradients) for value, parameter in self._parameters.items()}
         inner = tuple(sorted(str(value.name) for value in self._proofs.inner | self._inner))
         return TrainingStep(tuple(states), gradients, inner=inner)
 
     def _last(self, borders: Iterable[ir.Value]) -> list[ir.Value]:
         """Return the values that no other of them is computed from."""
-        found = list(borders)
-        if len(found) == 1:
-            return found
-        depends = self._flow.masks({value: 1 << index for index, value in enumerate(found)})
-        return [v for i, v in enumerate(found) if not any(depends[o] >> i & 1 for o in found if o is not v)]
+        candidates = list(borders)
+        if len(candidates) == 1:
+            return candidates
+        depends = self._flow.masks({value: 1 << index for index, value in enumerate(candidates)})
+        return [v for i, v in enumerate(candidates) if not any(depends[o] >> i & 1 for o in candidates if o is not v)]
 
     def _accept(self) -> None:
-        """Accept, beside proven parameters, those that the forward pass reads and whose gradient enters the update."""
+        """Accept, besides proven parameters, those that the forward pass reads and whose gradient enters the update."""
         self._above = self._flow.above(self._borders)
         inside = {value for value in self._above if value.producer() is not None}
         for single in (False, True):  # norms of gradients go into the updates of single numbers
@@ -134,7 +134,7 @@ class StateSearch:
             for value, output in self._pairs.items():
                 if (self._flow.size(value) == 1) == single and output not in inside:
                     self._accept_one(value, output, inside, below)
-        for value in self._given:
+        for value in self._recorded:
             if value not in self._parameters and self._is_weight(value):
                 self._take_as_given(value, inside)
         self._above |= self._flow.above(self._borders)
@@ -161,8 +161,8 @@ class StateSearch:
             hits = hits or list(rest & self._proofs.products_of(value))
         borders = [self._proofs.handed_over(end, value) for end in hits]
         if borders:
-            found = self._parameters.setdefault(value, _Parameter(_BESIDE.format(readers[0].node.name), {}))
-            found.gradients.update(dict.fromkeys(str(border.name) for border in borders))
+            parameter = self._parameters.setdefault(value, _Parameter(_BESIDE.format(readers[0].node.name), {}))
+            parameter.gradients.update(dict.fromkeys(str(border.name) for border in borders))
             self._borders.update(borders)
 
     def _is_weight(self, value: ir.Value) -> bool:
@@ -177,7 +177,7 @@ class StateSearch:
         """Take what enters the update of a state that was named as its gradient."""
         ends = entries(self._flow, self._pairs[value], value, inside)
         gradients = [self._proofs.handed_over(end, value) for end in ends if end is not self._pairs[value]]
-        if gradients:  # else it is made of itself alone, as Adam's powers are
+        if gradients:  # else it is made only of itself, as Adam's powers are
             self._parameters[value] = _Parameter("", dict.fromkeys(str(gradient.name) for gradient in gradients))
             self._borders.update(gradients)
 
@@ -218,7 +218,7 @@ class StateSearch:
         is_apart = value not in self._above and output not in self._above
         if self._parameters and is_float and not single and is_apart:
             return [("statistic", "the forward pass updates it and does not read it")]
-        if value in self._given:
+        if value in self._recorded:
             return [("moment" if is_float and not single else "counter", "")]
         if single or not is_float:
             return [("counter", "its update is made of it alone, beside proven parameters")]
@@ -232,9 +232,9 @@ def _is_power(value: ir.Value, gradients: Collection[ir.Value], flow: Dataflow) 
         node = None if node.inputs[0] is None else node.inputs[0].producer()
     if node is None or kind(node) != "Mul":
         return False
-    made = [_is_made_of(operand, gradients) for operand in node.inputs]
+    of_gradients = [_is_made_of(operand, gradients) for operand in node.inputs]
     numbers = [operand is not None and flow.size(operand) == 1 for operand in node.inputs]
-    return any(made) and all(map(operator.or_, made, numbers))
+    return any(of_gradients) and all(map(operator.or_, of_gradients, numbers))
 
 
 def _is_made_of(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool:

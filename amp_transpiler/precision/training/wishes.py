@@ -1,4 +1,4 @@
-"""The user's wishes about a training step: whether they make sense, and whether the program can meet them."""
+"""Checks the user's wishes about a training step: whether they make sense, and whether the program can meet them."""
 
 from __future__ import annotations
 
