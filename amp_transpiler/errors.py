@@ -86,8 +86,10 @@ def topics() -> tuple[dict[str, Any], ...]:
     text = pathlib.Path(__file__).with_name("error_topics.toml").read_text(encoding="utf-8")
     import tomllib  # takes some ms, and is seldom needed
 
-    found = tomllib.loads(text)["topic"]
-    return tuple({**topic, "anchor": topic["title"].lower().replace(",", "").replace(" ", "-")} for topic in found)
+    topic_tables = tomllib.loads(text)["topic"]
+    return tuple(
+        {**topic, "anchor": topic["title"].lower().replace(",", "").replace(" ", "-")} for topic in topic_tables
+    )
 
 
 @functools.cache

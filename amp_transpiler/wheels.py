@@ -86,8 +86,8 @@ def installed_wheels() -> tuple[Wheel, ...]:
     spec = importlib.util.find_spec(_MODULE) if loaded is None else loaded.__spec__
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     folders = [pathlib.Path(places[0]).parent] if places else [pathlib.Path(entry) for entry in sys.path]
-    found = {wheel for folder in folders for wheel in _wheels_in(folder)}
-    return tuple(sorted(found, key=lambda wheel: wheel.name))
+    wheels = {wheel for folder in folders for wheel in _wheels_in(folder)}
+    return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 
 def _wheels_in(folder: pathlib.Path) -> Iterator[Wheel]:
@@ -109,8 +109,8 @@ def installed_version() -> str | None:
     if spec is None or spec.origin is None:
         return None
     # Its wheels have several names, and nothing keeps two of them from being installed: the module says which it is.
-    found = _VERSION.search(pathlib.Path(spec.origin).read_text(encoding="utf-8", errors="replace"))
-    return None if found is None else found[1]
+    match = _VERSION.search(pathlib.Path(spec.origin).read_text(encoding="utf-8", errors="replace"))
+    return None if match is None else match[1]
 
 
 def fault_of_installation() -> Fault | None:
@@ -174,11 +174,11 @@ def require_for_training() -> None:
         EnvironmentProblem: one is older than training was tested with.
     """
     runtime = _last(installed_wheels())
-    found = {runtime: installed_version() or "0", "onnx": importlib.metadata.version("onnx")}
+    versions = {runtime: installed_version() or "0", "onnx": importlib.metadata.version("onnx")}
     for name, oldest in ((runtime, OLDEST_FOR_TRAINING), ("onnx", OLDEST_ONNX_FOR_TRAINING)):
-        if _number(found[name]) < _number(oldest):
+        if _number(versions[name]) < _number(oldest):
             raise EnvironmentProblem(
-                f"training needs {name} {oldest} or newer, and {found[name]} is installed: "
+                f"training needs {name} {oldest} or newer, and {versions[name]} is installed: "
                 f"run `pip install -U {name}`; conversion works as it is"
             )
 
@@ -205,5 +205,5 @@ def _reinstall(wheels: Sequence[Wheel]) -> str:
 
 def _number(version: str) -> tuple[int, ...]:
     """Return the minor release as numbers; (0,) of what is no version."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found is not None else (0,)
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match is not None else (0,)

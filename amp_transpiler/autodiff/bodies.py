@@ -16,19 +16,19 @@ __all__ = ["captured", "copy_body", "discard", "discard_after", "remove_unused",
 def captured(node: ir.Node) -> list[ir.Value]:
     """Return the outer values that the bodies of a node read, each once, in order."""
     inside: set[ir.Value] = set()
-    found: dict[ir.Value, None] = {}
+    outer: dict[ir.Value, None] = {}
     for _, body in bodies(node):
         inside.update(body.inputs)
         inside.update(body.initializers.values())
         for inner in body:
             for value in (*inner.inputs, *captured(inner)):
                 if value is not None and value not in inside:
-                    found[value] = None
+                    outer[value] = None
             inside.update(inner.outputs)
         for value in body.outputs:
             if value not in inside:
-                found[value] = None
-    return list(found)
+                outer[value] = None
+    return list(outer)
 
 
 def copy_body(body: ir.Graph, builder: GraphBuilder) -> tuple[ir.Graph, dict[ir.Value, ir.Value]]:
@@ -84,7 +84,7 @@ def discard_after(graph: ir.Graph, last: ir.Node | None) -> None:
 
 def remove_unused(graph: ir.Graph) -> None:
     """Remove the nodes of a graph whose outputs are not read."""
-    kept = set(graph.outputs)
+    needed = set(graph.outputs)
     for node in reversed(list(graph)):
-        if not any(value in kept or value.uses() for value in node.outputs):
+        if not any(value in needed or value.uses() for value in node.outputs):
             graph.remove(node, safe=True)

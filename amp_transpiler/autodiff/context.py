@@ -116,10 +116,10 @@ class NodeGradient:
     @property
     def g(self) -> Expr:
         """The gradient of the first output."""
-        found = self.grads[0]
-        if found is None:
+        grad = self.grads[0]
+        if grad is None:
             raise self.error("its first output has no gradient, only another one has: this use is not differentiable")
-        return found
+        return grad
 
     @property
     def y(self) -> Expr:
@@ -128,10 +128,10 @@ class NodeGradient:
 
     def input(self, index: int) -> Expr:
         """Return input `index`, which must be there."""
-        found = self.optional(index)
-        if found is None:
+        expr = self.optional(index)
+        if expr is None:
             raise self.error(f"input {index} is missing")
-        return found
+        return expr
 
     def optional(self, index: int) -> Expr | None:
         """Return input `index`, or None if it is left out."""
@@ -150,8 +150,8 @@ class NodeGradient:
 
     def wants(self, index: int) -> bool:
         """Return whether the gradient of input `index` is wanted."""
-        found = self.optional(index)
-        return found is not None and self._wanted(found.value)
+        expr = self.optional(index)
+        return expr is not None and self._wanted(expr.value)
 
     def wants_value(self, value: ir.Value) -> bool:
         """Return whether the gradient of a value, such as one that a body captures, is wanted."""
@@ -163,10 +163,10 @@ class NodeGradient:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute: a number, string, list, or `ir.TensorProtocol`."""
-        found = self.source.attributes.get(name)
-        if found is None:
+        attribute = self.source.attributes.get(name)
+        if attribute is None:
             return default
-        return found.as_string() if found.type == ir.AttributeType.STRING else found.value
+        return attribute.as_string() if attribute.type == ir.AttributeType.STRING else attribute.value
 
     def constant(self, index: int) -> npt.NDArray[Any]:
         """Return the numbers of input `index`, which must be a constant.
@@ -175,12 +175,12 @@ class NodeGradient:
             ModelError: it is missing.
             NotDifferentiable: it is not constant.
         """
-        found = self.input(index)
-        if found.known is None:
-            of_sizes = _is_of_sizes(found.value)
+        expr = self.input(index)
+        if expr.known is None:
+            of_sizes = _is_of_sizes(expr.value)
             refusal = SizesUnknown if of_sizes else NotDifferentiable
-            raise refusal(f"input {index} ('{found.name}') must be a constant to be differentiated through")
-        return found.known
+            raise refusal(f"input {index} ('{expr.name}') must be a constant to be differentiated through")
+        return expr.known
 
     def error(self, problem: str) -> ModelError:
         """Return an error that names this node and says what the problem is."""
@@ -191,7 +191,7 @@ class NodeGradient:
 
 
 def _is_of_sizes(value: ir.Value) -> bool:
-    """Whether a value is computed from sizes and constants alone."""
+    """Whether a value is computed only from sizes and constants."""
     stack, seen = [value], {value}
     while stack:
         here = stack.pop()

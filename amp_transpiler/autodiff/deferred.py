@@ -48,9 +48,9 @@ def append_deferred(
     """
     results = []
     for value in wanted:
-        made = ir.Value(name=builder.names.fresh(f"{builder.prefix}Gradient_out"), type=value.type)
-        made.shape = None if value.shape is None else ir.Shape(value.shape)
-        results.append(made)
+        result = ir.Value(name=builder.names.fresh(f"{builder.prefix}Gradient_out"), type=value.type)
+        result.shape = None if value.shape is None else ir.Shape(value.shape)
+        results.append(result)
     inputs = [*node.inputs, *(value if value.name else None for value in node.outputs), *grads]
     places = [list(node.inputs).index(value) for value in wanted]
     builder.graph.append(
@@ -208,8 +208,8 @@ class _Expander:
         for name, misfit in misfits.items():
             [others] = fitting.values()
             stand_in(self._builder, node, name, others, misfit)
-        for value, *made in zip(node.outputs, *fitting.values(), strict=True):
-            value.shape = _in_common([result.shape for result in made]) or value.shape
+        for value, *branch_results in zip(node.outputs, *fitting.values(), strict=True):
+            value.shape = _in_common([result.shape for result in branch_results]) or value.shape
 
     # ---- expanding ----
 
@@ -234,19 +234,19 @@ class _Expander:
             shares=self._builder,
         )
         try:
-            found = self._expansion(source, builder, grads, [value for value in wanted if value is not None])
+            expanded = self._expansion(source, builder, grads, [value for value in wanted if value is not None])
         except ModelError as error:
             if not isinstance(error.__cause__, SizesUnknown):
                 raise
             raise ModelError(f"{error}; the sizes do not follow from the shapes that are fed") from None
-        for old, new in zip(node.outputs, found, strict=True):
+        for old, new in zip(node.outputs, expanded, strict=True):
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         graph.remove(node, safe=True)
 
 
 def _inlined(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
     """Put the nodes of a branch in the place of an If; return them."""
-    nodes, made = list(branch), list(branch.outputs)
+    nodes, outputs = list(branch), list(branch.outputs)
     branch.outputs.clear()
     for value in list(branch.initializers.values()):
         del branch.initializers[str(value.name)]
@@ -254,7 +254,7 @@ def _inlined(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
     for inner in nodes:
         branch.remove(inner)
         graph.insert_before(node, inner)
-    for value, result in zip(node.outputs, made, strict=True):
+    for value, result in zip(node.outputs, outputs, strict=True):
         value.replace_all_uses_with(result)
     discard(graph, node)
     return nodes

@@ -38,9 +38,9 @@ def _differentiated(
     node: NodeGradient, gs: Sequence[Expr | None], inputs: Sequence[Expr | None], definition: _Definition
 ) -> Gradients:
     def define() -> list[ir.Value | None]:
-        made = definition(node, *inputs)
-        return [None if y is None else y.value for y in ([made] if isinstance(made, Expr) else made)]
+        outputs = definition(node, *inputs)
+        return [None if y is None else y.value for y in ([outputs] if isinstance(outputs, Expr) else outputs)]
 
     wanted = [x.value for index, x in enumerate(inputs) if x is not None and node.wants(index)]
-    found = node.backward.through(define, [None if g is None else g.value for g in gs], wanted)
-    return [None if x is None or x.value not in found else Expr(found[x.value], node.builder) for x in inputs]
+    gradients = node.backward.through(define, [None if g is None else g.value for g in gs], wanted)
+    return [None if x is None or x.value not in gradients else Expr(gradients[x.value], node.builder) for x in inputs]

@@ -76,8 +76,8 @@ def expand_gradients(model: ir.Model) -> None:
     ) -> list[ir.Value]:
         driver = Driver(builder, set(wanted), set())
         with inside_region_of(node), built_as(node):
-            made = dict(driver.gradients_of(node, grads, set(wanted)))
-        return [made[value] if value in made else builder.zeros_like(value) for value in wanted]
+            gradients = dict(driver.gradients_of(node, grads, set(wanted)))
+        return [gradients[value] if value in gradients else builder.zeros_like(value) for value in wanted]
 
     expand_deferred(model, expansion)
 
@@ -240,16 +240,18 @@ class Driver:
             for output, grad in zip(copy.outputs, grads, strict=False):
                 if grad is not None:
                     parts.setdefault(output, []).append(self._in_shape_of(grad, output))
-            found = driver.run(copy, {output: self._sum(seeds) for output, seeds in parts.items()})
+            gradients = driver.run(copy, {output: self._sum(seeds) for output, seeds in parts.items()})
             outputs: list[ir.Value] = []
-            own = {value for node in copy for value in node.outputs}
+            computed = {value for node in copy for value in node.outputs}
             for value in wanted:
-                made = found.get(value)
-                if made is None:
-                    made = self.builder.zeros_like(value)
-                elif made not in own or made in outputs:  # ONNX: outputs are made in the branch, each of them once
-                    made = self.builder.op("Identity", [made])
-                outputs.append(made)
+                gradient = gradients.get(value)
+                if gradient is None:
+                    gradient = self.builder.zeros_like(value)
+                elif (
+                    gradient not in computed or gradient in outputs
+                ):  # ONNX: outputs are made in the branch, each of them once
+                    gradient = self.builder.op("Identity", [gradient])
+                outputs.append(gradient)
         copy.outputs[:] = outputs
         remove_unused(copy)
         return copy
@@ -274,14 +276,14 @@ class Driver:
             if grad is not None:
                 parts.setdefault(output, []).append(grad)
         with self.builder.inside(copy):
-            found = driver.run(copy, {output: self._sum(seeds) for output, seeds in parts.items()})
-            made: list[ir.Value] = []
+            gradients = driver.run(copy, {output: self._sum(seeds) for output, seeds in parts.items()})
+            outputs: list[ir.Value] = []
             for value in inner:
-                grad = found[value] if value in found else self.builder.zeros_like(value)
+                grad = gradients[value] if value in gradients else self.builder.zeros_like(value)
                 is_own = grad.producer() is not None and grad.graph is copy
-                made.append(grad if is_own and grad not in made else self.builder.op("Identity", [grad]))
+                outputs.append(grad if is_own and grad not in outputs else self.builder.op("Identity", [grad]))
         copy.outputs.clear()
-        return copy, made
+        return copy, outputs
 
     def through(
         self,
@@ -318,9 +320,9 @@ class Driver:
         """The gradient of an `If`'s output in the shape of a branch's output, which may be known more exactly."""
         if grad.shape == output.shape:
             return grad
-        made = self.builder.op("Identity", [grad])
-        made.shape = None if output.shape is None else ir.Shape(output.shape)
-        return made
+        copy = self.builder.op("Identity", [grad])
+        copy.shape = None if output.shape is None else ir.Shape(output.shape)
+        return copy
 
     def _fit(self, grad: ir.Value, value: ir.Value, low: bool = False) -> ir.Value:
         """Give a gradient the shape and element type of its value: undo broadcasting, then cast."""

@@ -51,8 +51,8 @@ class Expr:
     def outputs(self, op_type: str, *others: Number | None, count: int, **attributes: Any) -> tuple[Expr, ...]:
         """Append an operator with `count` outputs and return them."""
         rest = [None if other is None else self._raw(other) for other in others]
-        made = self.builder.nodes(op_type, [self.value, *rest], attributes, outputs=count)
-        return tuple(self._expr(value) for value in made)
+        results = self.builder.nodes(op_type, [self.value, *rest], attributes, outputs=count)
+        return tuple(self._expr(value) for value in results)
 
     def constant(self, value: Any, dtype: ir.DataType | None = None) -> Expr:
         """Return a constant, of numpy's element type for `value` unless `dtype` is given (float32 for floats)."""
@@ -213,8 +213,8 @@ class Expr:
 
     def size(self, axis: int) -> int | None:
         """Return one dimension, None if it is not known."""
-        found = self.shape[axis] if self.shape is not None else None
-        return found if isinstance(found, int) else None
+        dim = self.shape[axis] if self.shape is not None else None
+        return dim if isinstance(dim, int) else None
 
     @property
     def known(self) -> npt.NDArray[Any] | None:

@@ -54,40 +54,40 @@ def resize_matrix(r: AxisResize) -> Matrix:
     """
     at = _source_coordinates(r)
     if r.mode == "nearest":
-        made = _nearest(r, at)
+        matrix = _nearest(r, at)
     elif r.antialias and r.scale < 1:
-        made = _taps(r, at, 2 * (math.ceil((1 if r.mode == "linear" else 2) / r.scale) + 1), r.scale)
+        matrix = _taps(r, at, 2 * (math.ceil((1 if r.mode == "linear" else 2) / r.scale) + 1), r.scale)
     elif r.mode == "linear":
-        made = _taps(r, np.clip(at, 0, r.size - 1), 2)
+        matrix = _taps(r, np.clip(at, 0, r.size - 1), 2)
     elif r.mode == "cubic":
-        made = _taps(r, at, 4)
+        matrix = _taps(r, at, 4)
     else:
         raise ValueError(f"unknown mode of Resize {r.mode!r}: want nearest, linear or cubic")
     if r.coordinates == "tf_crop_and_resize":
-        made[(at < 0) | (at > r.size - 1)] = 0.0
-    return made
+        matrix[(at < 0) | (at > r.size - 1)] = 0.0
+    return matrix
 
 
 def _source_coordinates(r: AxisResize) -> _Coordinates:
-    one = np.float32
-    y, scale = np.arange(r.out, dtype=one), one(r.scale)
-    half = (y + one(0.5)) / scale - one(0.5)
+    f32 = np.float32
+    y, scale = np.arange(r.out, dtype=f32), f32(r.scale)
+    half = (y + f32(0.5)) / scale - f32(0.5)
     if r.coordinates == "half_pixel":
         return half
     if r.coordinates == "pytorch_half_pixel":
-        return half if r.out > 1 else np.zeros(1, one)
+        return half if r.out > 1 else np.zeros(1, f32)
     if r.coordinates == "asymmetric":
         return y / scale
     if r.coordinates == "align_corners":
-        return y * one(r.size - 1) / one(r.out - 1) if r.out > 1 else np.zeros(r.out, one)
+        return y * f32(r.size - 1) / f32(r.out - 1) if r.out > 1 else np.zeros(r.out, f32)
     if r.coordinates == "half_pixel_symmetric":
-        adjustment = one(r.out) / (scale * one(r.size))
-        return one(r.size / 2) * (one(1) - adjustment) + half
+        adjustment = f32(r.out) / (scale * f32(r.size))
+        return f32(r.size / 2) * (f32(1) - adjustment) + half
     if r.coordinates == "tf_crop_and_resize":
-        start, end = one(r.roi[0]), one(r.roi[1])
+        start, end = f32(r.roi[0]), f32(r.roi[1])
         if r.out == 1:
-            return np.full(1, one(0.5) * (start + end) * one(r.size - 1), one)
-        return start * one(r.size - 1) + y * (end - start) * one(r.size - 1) / one(r.out - 1)
+            return np.full(1, f32(0.5) * (start + end) * f32(r.size - 1), f32)
+        return start * f32(r.size - 1) + y * (end - start) * f32(r.size - 1) / f32(r.out - 1)
     raise ValueError(f"unknown coordinate_transformation_mode of Resize {r.coordinates!r}")
 
 
@@ -100,9 +100,9 @@ def _nearest(r: AxisResize, at: _Coordinates) -> Matrix:
         index = np.floor(at + np.float32(0.5))
     else:
         index = np.floor(at) if r.nearest == "floor" else np.ceil(at)
-    made = np.zeros((r.out, r.size))
-    made[np.arange(r.out), np.clip(index, 0, r.size - 1).astype(np.int64)] = 1.0
-    return made
+    matrix = np.zeros((r.out, r.size))
+    matrix[np.arange(r.out), np.clip(index, 0, r.size - 1).astype(np.int64)] = 1.0
+    return matrix
 
 
 def _taps(r: AxisResize, at: _Coordinates, taps: int, narrow: float = 1.0) -> Matrix:
@@ -115,7 +115,7 @@ def _taps(r: AxisResize, at: _Coordinates, taps: int, narrow: float = 1.0) -> Ma
         narrow: factor on the distances that the kernel sees; below 1 (antialiasing) the weights are scaled to sum to 1.
     """
     first = np.floor(at).astype(np.int64) - (taps // 2 - 1)
-    made = np.zeros((r.out, r.size))
+    matrix = np.zeros((r.out, r.size))
     for row in range(r.out):
         index = first[row] + np.arange(taps)
         weights = _kernel(r, (index - float(at[row])) * narrow)
@@ -123,8 +123,8 @@ def _taps(r: AxisResize, at: _Coordinates, taps: int, narrow: float = 1.0) -> Ma
             weights = np.where((index >= 0) & (index < r.size), weights, 0.0)
         if r.exclude_outside or narrow < 1:
             weights = weights / weights.sum()
-        np.add.at(made[row], np.clip(index, 0, r.size - 1), weights)
-    return made
+        np.add.at(matrix[row], np.clip(index, 0, r.size - 1), weights)
+    return matrix
 
 
 def _kernel(r: AxisResize, distance: Matrix) -> Matrix:

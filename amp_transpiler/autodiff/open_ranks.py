@@ -76,7 +76,7 @@ def reranked(program: Program, ranks: Mapping[str, int]) -> Program:
 
 
 def _infer(model: ir.Model, node: ir.Node) -> None:
-    """Infer the shapes of what a node makes anew; a gradient that waits has the shape of its value."""
+    """Infer the shapes of what a node computes again; a gradient that waits has the shape of its value."""
     for value in node.outputs:
         value.shape = None
     if node.domain != WAITING_DOMAIN:

@@ -95,20 +95,20 @@ def activations_of(node: NodeGradient, defaults: Sequence[str], directions: int)
     Raises:
         NotDifferentiable: it names an unknown one, or not as many as it needs.
     """
-    given = node.attribute("activations")
-    names = [n.decode() if isinstance(n, bytes) else str(n) for n in given or ()] or [*defaults] * directions
+    chosen = node.attribute("activations")
+    names = [n.decode() if isinstance(n, bytes) else str(n) for n in chosen or ()] or [*defaults] * directions
     if len(names) != len(defaults) * directions:
         raise NotDifferentiable(f"its activations must be {len(defaults) * directions}, got {names}")
     alphas, betas = (iter(node.attribute(f"activation_{letter}") or ()) for letter in ("alpha", "beta"))
     clip = float(node.attribute("clip", 0.0))
-    found = [_activation(name, alphas, betas, clip) for name in names]
-    return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
+    activations = [_activation(name, alphas, betas, clip) for name in names]
+    return [activations[i : i + len(defaults)] for i in range(0, len(activations), len(defaults))]
 
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float) -> Activation:
     kind = _KINDS.get(name.lower())
     if kind is None:
         raise NotDifferentiable(f"its activation '{name}' is unknown; known are {', '.join(_KINDS)}")
-    given = [float(next(source, default)) for source, default in zip((alphas, betas), kind.defaults, strict=False)]
-    alpha, beta = (*given, 0.0, 0.0)[:2]
+    parameters = [float(next(source, default)) for source, default in zip((alphas, betas), kind.defaults, strict=False)]
+    alpha, beta = (*parameters, 0.0, 0.0)[:2]
     return Activation(kind, alpha, beta, clip)

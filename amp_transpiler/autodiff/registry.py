@@ -107,8 +107,8 @@ class Rule:
         if self.variadic:
             arguments.extend(node.inputs[len(self.required) :])
         keywords = {name: self._keyword(node, name, default) for name, default in self.keywords.items()}
-        found = self.function(*arguments, **keywords)
-        gradients = list(found) if isinstance(found, Sequence) else [found]
+        returned = self.function(*arguments, **keywords)
+        gradients = list(returned) if isinstance(returned, Sequence) else [returned]
         if len(gradients) > len(self.required) and len(gradients) > node.reads:
             raise TypeError(
                 f"gradient rule {self.function!r} returned {len(gradients)} gradients for {node.reads} inputs"

@@ -35,14 +35,14 @@ def scan(turn: Turn, states: Exprs, items: Exprs, *, backwards: bool = False) ->
     body = ir.Graph([e.value for e in (*heads, *slices)], [], nodes=[], name=name)
     with builder.inside(body):
         following, handed = turn(heads, slices)
-        made: list[Expr] = []
-        for one in (*following, *handed):  # ONNX: outputs are made in the body, each of them once
-            is_own = one.value.producer() is not None and one.value.graph is body
-            fresh = is_own and all(one.value is not other.value for other in made)
-            made.append(one if fresh else one.op("Identity"))
-    for one, state in zip(made, states, strict=False):
-        one.with_shape_of(state)
-    body.outputs.extend(one.value for one in made)
+        turn_results: list[Expr] = []
+        for result in (*following, *handed):  # ONNX: outputs are made in the body, each of them once
+            is_own = result.value.producer() is not None and result.value.graph is body
+            fresh = is_own and all(result.value is not other.value for other in turn_results)
+            turn_results.append(result if fresh else result.op("Identity"))
+    for result, state in zip(turn_results, states, strict=False):
+        result.with_shape_of(state)
+    body.outputs.extend(result.value for result in turn_results)
     direction = int(backwards)
     results = items[0].builder.nodes(
         "Scan",
@@ -53,17 +53,17 @@ def scan(turn: Turn, states: Exprs, items: Exprs, *, backwards: bool = False) ->
             "scan_input_directions": [direction] * len(items),
             **({"scan_output_directions": [direction] * len(handed)} if handed else {}),
         },
-        outputs=len(made),
+        outputs=len(turn_results),
     )
-    found = [Expr(value, builder) for value in results]
-    for outer, inner in zip(found, made, strict=True):
+    outputs = [Expr(value, builder) for value in results]
+    for outer, inner in zip(outputs, turn_results, strict=True):
         outer.value.type = inner.value.type
-    for outer, state in zip(found, states, strict=False):
+    for outer, state in zip(outputs, states, strict=False):
         outer.with_shape_of(state)
-    for outer, inner in zip(found[len(states) :], made[len(states) :], strict=True):
+    for outer, inner in zip(outputs[len(states) :], turn_results[len(states) :], strict=True):
         if inner.shape is not None and items[0].shape is not None:
             outer.value.shape = ir.Shape([items[0].shape[0], *inner.shape])
-    return found[: len(states)], found[len(states) :]
+    return outputs[: len(states)], outputs[len(states) :]
 
 
 def _inner(outer: Expr, drop: int) -> Expr:

@@ -115,14 +115,14 @@ def window_matrix(window: Window, axis: int, size: int, out: int, *, average: st
             "padded" for the mean over those in the padded input.
     """
     taps = np.arange(window.kernel[axis]) * window.dilations[axis]
-    made = np.zeros((out, size))
+    matrix = np.zeros((out, size))
     for row in range(out):
         positions = row * window.strides[axis] - window.begin[axis] + taps
         inside = positions[(positions >= 0) & (positions < size)]
         padded = int(np.sum(positions < size + window.end[axis]))
         count = {"": 1, "valid": len(inside), "padded": padded}[average]
-        made[row, inside] = 1.0 / max(count, 1)
-    return made
+        matrix[row, inside] = 1.0 / max(count, 1)
+    return matrix
 
 
 def apply_transposed(g: Expr, axis: int, matrix: Matrix) -> Expr:

@@ -1,4 +1,4 @@
-"""Arguments of other tools' functions: checked, and told apart from the options of `transpile`."""
+"""Checks arguments of other tools' functions, and tells them from the options of `transpile`."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ def _options() -> frozenset[str]:
     return frozenset(inspect.signature(transpile).parameters) - _OWN
 
 
-def converted(function: str, src: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[Program, Report]:
+def converted(
+    function: str, src: Any, caller_options: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> tuple[Program, Report]:
     """Return a converted model, and the report of the conversion.
 
     Args:
         function: the caller's name, for messages.
         src: the model, as `transpile` takes it.
-        given: options of `transpile` that the user wrote beside the other tool's arguments. They win.
+        caller_options: options of `transpile` that the user wrote beside the other tool's arguments. They win.
         defaults: options of `transpile` that the other tool's arguments stand for.
 
     Raises:
-        TypeError: `given` has a name that is no option of `transpile`.
+        TypeError: `caller_options` has a name that is no option of `transpile`.
         CheckFailed: the result is invalid, or not accurate enough.
     """
-    check_options(function, given)
-    options = {**defaults, **given}
+    check_options(function, caller_options)
+    options = {**defaults, **caller_options}
     if options.get("level", "auto") == "auto":  # who calls another tool's function wants 16 bits
         options = {"prefer": "low", **options}
     try:
@@ -58,13 +60,13 @@ def converted(function: str, src: Any, given: Mapping[str, Any], defaults: Mappi
     return report.program, report
 
 
-def check_options(function: str, given: Iterable[str]) -> None:
+def check_options(function: str, names: Iterable[str]) -> None:
     """Refuse names that are no options of `transpile`, or are the caller's own.
 
     Raises:
         TypeError: there is one.
     """
-    if unknown := sorted(set(given) - _options()):
+    if unknown := sorted(set(names) - _options()):
         hint = did_you_mean(unknown[0], _options())
         raise TypeError(
             f"{function} has no argument {unknown[0]!r}{hint}; beside its own it takes the options of "
@@ -82,23 +84,23 @@ def checked_names(names: Collection[Any] | None, argument: str) -> tuple[str, ..
         return ()
     if isinstance(names, str):
         raise OptionError(f"{argument}: expected a list of names, got the string {names!r}; write [{names!r}]")
-    found = tuple(names)
-    if wrong := [name for name in found if not isinstance(name, str)]:
+    checked = tuple(names)
+    if wrong := [name for name in checked if not isinstance(name, str)]:
         raise OptionError(f"{argument}: expected a list of names, got {wrong[0]!r} in it")
-    return found
+    return checked
 
 
-def refuse(function: str, given: Mapping[str, Any], remedies: Mapping[str, str]) -> None:
+def refuse(function: str, arguments: Mapping[str, Any], remedies: Mapping[str, str]) -> None:
     """Refuse arguments of the original that nothing here can stand for.
 
     Args:
         function: the caller's name, for messages.
-        given: argument -> its value; one that is empty, False or None asks for nothing.
+        arguments: argument -> its value; one that is empty, False or None asks for nothing.
         remedies: argument -> why it is refused, and what to use instead.
 
     Raises:
         OptionError: one of them has a value.
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value:
             raise OptionError(f"{function}: {name}={value!r} is not supported: {remedies[name]}")

@@ -73,13 +73,15 @@ def search_options(
         raise OptionError(f"{function}: `validate_fn` and `rtol` cannot both be None: give one of them")
     if validate is not None and not callable(validate):
         raise OptionError(f"{function}: expected a function of two lists of outputs, got {validate!r}")
-    relative = None if rtol is None and atol is None else (1e-5 if rtol is None else float(rtol))
+    relative = None
+    if rtol is not None or atol is not None:
+        relative = 1e-5 if rtol is None else float(rtol)
     absolute = 1e-8 if atol is None else float(atol)
 
     def validation(exact: Sequence[Mapping[str, Any]], low: Sequence[Mapping[str, Any]]) -> float:
         worst = 0.0
-        for one, other in zip(exact, low, strict=True):
-            left, right = list(one.values()), list(other.values())
+        for exact_outputs, low_outputs in zip(exact, low, strict=True):
+            left, right = list(exact_outputs.values()), list(low_outputs.values())
             if validate is not None and not validate(left, right):
                 return math.inf
             if relative is not None:

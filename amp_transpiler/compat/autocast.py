@@ -194,11 +194,11 @@ def _converted(
 def _named(model: ir.Model, patterns: Iterable[str] | None, operators: Collection[str] | None, which: str) -> set[str]:
     """Return the names of the nodes that a user means."""
     listed = checked_names(operators, f"op_types_to_{which}")
-    found = {str(node.name) for node in every_node(model) if node.op_type in listed}
+    node_names = {str(node.name) for node in every_node(model) if node.op_type in listed}
     for text in patterns or ():
         pattern = compile_pattern(text, f"nodes_to_{which}")
-        found |= {str(node.name) for node in every_node(model) if pattern.match(str(node.name))}
-    return found
+        node_names |= {str(node.name) for node in every_node(model) if pattern.match(str(node.name))}
+    return node_names
 
 
 def _finite(threshold: float | None) -> float | None:

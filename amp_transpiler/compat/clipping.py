@@ -26,7 +26,7 @@ def clipped(array: np.ndarray, least: float, most: float) -> np.ndarray:
 
 
 def clip_constants(model: ir.Model, blocked: Collection[ir.Node], least: float, most: float) -> None:
-    """Limit the float32 constants of a model in place, except those that blocked nodes alone read.
+    """Limit the float32 constants of a model in place, except those that only blocked nodes read.
 
     Args:
         model: the model.
@@ -56,12 +56,12 @@ def _clip_attributes(node: ir.Node, least: float, most: float) -> None:
     for name, attribute in list(node.attributes.items()):
         if attribute.type not in _TENSORS or attribute.is_ref():
             continue
-        one = attribute.type is ir.AttributeType.TENSOR
-        tensors = [attribute.as_tensor()] if one else list(attribute.as_tensors())
+        is_single = attribute.type is ir.AttributeType.TENSOR
+        tensors = [attribute.as_tensor()] if is_single else list(attribute.as_tensors())
         changed = [_changed(tensor, str(node.name or name), least, most) for tensor in tensors]
         if any(tensor is not None for tensor in changed):
             after = [new if new is not None else old for new, old in zip(changed, tensors, strict=True)]
-            node.attributes[name] = ir.AttrTensor(name, after[0]) if one else ir.AttrTensors(name, after)
+            node.attributes[name] = ir.AttrTensor(name, after[0]) if is_single else ir.AttrTensors(name, after)
 
 
 def _changed(tensor: ir.TensorProtocol, name: str, least: float, most: float) -> ir.TensorProtocol | None:

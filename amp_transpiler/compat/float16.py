@@ -116,11 +116,11 @@ def convert_float_to_float16(
     blocked = block(program.model, lambda node: node.op_type in operators or str(node.name) in names)
     if range_ is not None:
         clip_constants(program.model, blocked, *range_)
-    kept = _kept(keep_io_types, program)
+    io_types = _kept(keep_io_types, program)
     if use_bfloat16_as_blocked_nodes_dtype:
-        result = convert_with_bfloat16(program, blocked, kept, options)
+        result = convert_with_bfloat16(program, blocked, io_types, options)
     else:
-        result, _ = converted(_NAME, program, options, {"level": "O2", "keep_io_types": kept})
+        result, _ = converted(_NAME, program, options, {"level": "O2", "keep_io_types": io_types})
     if not own_regions:  # the next conversion shall not heed the lists of this one
         drop_region(result.model, DISABLE_AMP)
     if force_fp16_initializers:
@@ -209,21 +209,21 @@ def _kept(wanted: bool | Collection[str], program: Program) -> bool | dict[str, 
     """Return `keep_io_types` as `transpile` takes it: names are names, not patterns, and unknown ones do not matter."""
     if isinstance(wanted, bool):
         return wanted
-    kept = set(checked_names(wanted, "keep_io_types"))
+    kept_names = set(checked_names(wanted, "keep_io_types"))
     floats = [
         str(value.name)
         for value in (*program.model.graph.inputs, *program.model.graph.outputs)
         if value.dtype == ir.DataType.FLOAT
     ]
     _warn_of_unknown(
-        sorted(kept),
+        sorted(kept_names),
         (str(value.name) for value in (*program.model.graph.inputs, *program.model.graph.outputs)),
         "keep_io_types",
     )
-    return {name: "low" for name in floats if name not in kept}
+    return {name: "low" for name in floats if name not in kept_names}
 
 
 def _warn_of_unknown(names: Iterable[str], known: Iterable[str], argument: str) -> None:
-    found = frozenset(known)
-    if unknown := [name for name in names if name not in found]:
+    known_names = frozenset(known)
+    if unknown := [name for name in names if name not in known_names]:
         logger.warning("%s: %s names nothing in the model: %s", _NAME, argument, ", ".join(unknown))

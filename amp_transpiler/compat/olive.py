@@ -88,9 +88,9 @@ class AmpTranspile(Pass):  # type: ignore[misc]  # olive is not there for the ty
         return {**config, **get_external_data_config()}
 
     def _run_for_config(self, model: Any, config: Any, output_model_path: str) -> Any:
-        given = config.model_dump()
-        options = {name: given[name] for name in _TYPES if given[name] is not None}
-        if named := {field: frozenset(given[name]) for name, (field, _) in _LISTS.items() if given[name]}:
+        settings = config.model_dump()
+        options = {name: settings[name] for name in _TYPES if settings[name] is not None}
+        if named := {field: frozenset(settings[name]) for name, (field, _) in _LISTS.items() if settings[name]}:
             options["amp_lists"] = UserLists(**named)
         program, _ = converted("AmpTranspile", model.model_path, options, {})
         path = resolve_onnx_path(output_model_path, pathlib.Path(model.model_path).name)
@@ -129,4 +129,6 @@ def olive_run(run_config: str | os.PathLike[str] | dict[str, Any], **arguments: 
 
 def _plain(default: Any) -> Any:
     """Return a default value as JSON holds it."""
-    return list(default) if isinstance(default, tuple) else str(default) if isinstance(default, str) else default
+    if isinstance(default, tuple):
+        return list(default)
+    return str(default) if isinstance(default, str) else default

@@ -23,14 +23,14 @@ _OPTIONS = ("target", "ort")
 
 
 def convert_with_bfloat16(
-    program: Program, blocked: Collection[ir.Node], kept: IoTypes, options: Mapping[str, Any]
+    program: Program, blocked: Collection[ir.Node], io_types: IoTypes, options: Mapping[str, Any]
 ) -> Program:
     """Make blocked nodes bfloat16, where they can be, and others float16, in place; return the program.
 
     Args:
         program: a program that nobody else uses.
         blocked: its blocked nodes, in a `disable_amp` region.
-        kept: the inputs and outputs that keep their types.
+        io_types: the inputs and outputs that keep their types.
         options: the user's options of `transpile`.
 
     Raises:
@@ -50,11 +50,11 @@ def convert_with_bfloat16(
         if is_guarded(node):
             node.metadata_props[REGION_KEY] = DISABLE_AMP
     policy = _policy("float16", options)
-    low_io = low_inputs_and_outputs(program, kept, "float16")
+    low_io = low_inputs_and_outputs(program, io_types, "float16")
     prepare_and_convert(program, dataclasses.replace(fitted(policy, program), low_io=low_io))
     return program
 
 
 def _policy(dtype: str, options: Mapping[str, Any]) -> Policy:
-    """Return the policy of one of the two conversions, which leaves the other's format alone."""
+    """Return the policy of one of the two conversions, which does not touch the other's format."""
     return dataclasses.replace(choose_policy(Request(level="O2", dtype=dtype, **options)), widens=frozenset())

@@ -111,7 +111,7 @@ def _place(
     folder: pathlib.Path,
     staged: Mapping[pathlib.Path, pathlib.Path],
     destination: pathlib.Path,
-    kept: Collection[pathlib.Path],
+    protected: Collection[pathlib.Path],
 ) -> None:
     """Move every file to its place, the model last: until then the old one is whole. After a failure, move none.
 
@@ -119,7 +119,7 @@ def _place(
         folder: the staging folder.
         staged: the place of every file, and where it is now.
         destination: the place of the model.
-        kept: files that are never removed.
+        protected: files that are never removed.
     """
     place = destination.parent
     data = {target: file for target, file in staged.items() if target != destination}
@@ -134,7 +134,7 @@ def _place(
             staged[destination].replace(destination)
             undo.pop_all()
             sync_folder(place)
-            remove_unused(place, old, kept)
+            remove_unused(place, old, protected)
     except LockBusy as error:
         raise OutputError(f"{destination}: another process is writing there; try again later") from error
     except OSError as error:

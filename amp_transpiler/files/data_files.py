@@ -135,7 +135,9 @@ def model_of_weights(place: pathlib.Path) -> pathlib.Path | None:
     return None
 
 
-def remove_unused(folder: pathlib.Path, files: Mapping[str, Identity], kept: Collection[pathlib.Path] = ()) -> None:
+def remove_unused(
+    folder: pathlib.Path, files: Mapping[str, Identity], protected: Collection[pathlib.Path] = ()
+) -> None:
     """Remove files of weights that nothing beside them or above may name, and that no program of this process reads.
 
     In doubt they are kept: see `mentioned`; and where a file is another one by now.
@@ -143,12 +145,12 @@ def remove_unused(folder: pathlib.Path, files: Mapping[str, Identity], kept: Col
     Args:
         folder: the folder of the files, links resolved; nobody else may be placing files there.
         files: the files, by names relative to it, all written by this package.
-        kept: files that stay in any case, links resolved.
+        protected: files that stay in any case, links resolved.
     """
-    read = files_in_use().union(kept)
+    read = files_in_use().union(protected)
     if any(folder / name in read for name in files):
         gc.collect()  # what reads it may no longer be used itself
-        read = files_in_use().union(kept)
+        read = files_in_use().union(protected)
     try:
         unused = {
             name for name, known in files.items() if _is_unchanged(folder, name, known) and folder / name not in read

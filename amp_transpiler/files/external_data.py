@@ -45,9 +45,9 @@ class _Weights(ir.ExternalTensor):
 
     _loaded: tuple[int, int, int]
 
-    def bind(self, found: os.stat_result) -> None:
+    def bind(self, status: os.stat_result) -> None:
         """Note the state of the file when the model was loaded."""
-        self._loaded = _state(found)
+        self._loaded = _state(status)
 
     def numpy(self) -> np.ndarray:
         """Return the values, which nobody else holds.
@@ -96,13 +96,13 @@ class _Weights(ir.ExternalTensor):
 
     def _check_path(self) -> None:
         try:
-            found = pathlib.Path(self.path).stat()
+            status = pathlib.Path(self.path).stat()
         except OSError as error:
             raise self._changed() from error
-        self._check_state(found)
+        self._check_state(status)
 
-    def _check_state(self, found: os.stat_result) -> None:
-        if _state(found) != self._loaded:
+    def _check_state(self, status: os.stat_result) -> None:
+        if _state(status) != self._loaded:
             raise self._changed()
 
     def _changed(self) -> ModelError:
@@ -115,8 +115,8 @@ class _Weights(ir.ExternalTensor):
         """Do not check again: the original refuses files with several hard links, as package stores make them."""
 
 
-def _state(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def check_external_data(model: ir.Model, path: pathlib.Path) -> None:
@@ -170,8 +170,8 @@ class _Files:
         where = f"{visible(str(self._path), 100)}: external data of '{name}'"
         if location not in self._places:
             self._places[location] = self._find(location, where)
-        folder, inside, found = self._places[location]
-        size = found.st_size
+        folder, inside, status = self._places[location]
+        size = status.st_size
         offset, length = tensor.offset or 0, tensor.length or tensor.nbytes
         if offset + max(length, tensor.nbytes) > size or length < tensor.nbytes:
             end = offset + max(length, tensor.nbytes)
@@ -190,7 +190,7 @@ class _Files:
             metadata_props=dict(tensor.metadata_props),
             base_dir=folder,
         )
-        weights.bind(found)
+        weights.bind(status)
         return weights
 
     def _find(self, location: str, where: str) -> tuple[pathlib.Path, str, os.stat_result]:
@@ -203,24 +203,24 @@ class _Files:
         file = self._folder / location
         real = os.path.realpath(file)
         try:
-            found = file.stat()
+            status = file.stat()
         except (FileNotFoundError, NotADirectoryError):
-            found = None
+            status = None
         except OSError as error:
             raise ModelError(f"{where} is in '{shown}': {error.strerror}") from error
         base = next((folder for folder in self._allowed if _contains(folder, real)), None)
         if base is None:
             raise ModelError(f"{where} points outside the model's folder ({shown}); move the file beside the model")
-        if found is None or not stat.S_ISREG(found.st_mode):
-            kind = "is missing: no file" if found is None else "is not a regular file"
+        if status is None or not stat.S_ISREG(status.st_mode):
+            kind = "is missing: no file" if status is None else "is not a regular file"
             raise ModelError(f"{where} {kind} '{shown}'; {_remedy(location)}")
         if is_lfs_pointer(file):
             raise ModelError(f"{where}: '{shown}' is a pointer of Git LFS, not the weights; {REMEDY}")
         self.seen.add(file)
         if not is_link(file, self._folder):
-            return self._folder, location, found
+            return self._folder, location, status
         # Without links, which ONNX Runtime may refuse.
-        return pathlib.Path(base), os.path.relpath(real, base), found
+        return pathlib.Path(base), os.path.relpath(real, base), status
 
 
 def _contains(folder: str, file: str) -> bool:

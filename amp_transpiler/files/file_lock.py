@@ -99,7 +99,7 @@ def open_locked(path: pathlib.Path) -> int | None:
 
 
 def unlock(handle: int) -> None:
-    """Unlock and close an open file. A forked child may have inherited it, so closing alone would not unlock it."""
+    """Unlock and close an open file. A forked child may have inherited it, so closing it would not unlock it."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)

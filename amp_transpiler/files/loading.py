@@ -73,7 +73,7 @@ def _program_of(model: object) -> Program:
         return Program(_checked(model, "the model"))
     if isinstance(model, onnx.ModelProto):
         training_info = _training_info(model, "the ModelProto", None)
-        program = Program(_from_proto(model, "the ModelProto", own=False))
+        program = Program(_from_proto(model, "the ModelProto", owned=False))
         check_external_files(program.model, "the ModelProto")
         program.training_info = training_info
         return program
@@ -104,7 +104,7 @@ def _load_file(path: pathlib.Path) -> Program:
     except Exception as error:  # each implementation of protobuf has a DecodeError of its own
         raise ModelError(f"{path}: not an ONNX model, or truncated ({innermost_text(error)})") from error
     training_info = _training_info(proto, str(path), path.parent)
-    model = _from_proto(proto, str(path), own=True)
+    model = _from_proto(proto, str(path), owned=True)
     check_external_data(model, path)
     program = Program(model, path)
     program.training_info = training_info
@@ -118,7 +118,7 @@ def _training_info(
     if not proto.training_info:
         return ()
     for whole in training_graphs(proto, name):
-        checked_proto(whole, name, own=True)
+        checked_proto(whole, name, owned=True)
     copies = []
     for info in proto.training_info:
         copy = onnx.TrainingInfoProto()
@@ -142,9 +142,9 @@ def _read_external(tensor: onnx.TensorProto, name: str, folder: pathlib.Path | N
     del tensor.external_data[:]
 
 
-def _from_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:
-    proto, in_order = checked_proto(proto, name, own=own)
-    model = _deserialize(proto, name, own=own)
+def _from_proto(proto: onnx.ModelProto, name: str, *, owned: bool) -> ir.Model:
+    proto, in_order = checked_proto(proto, name, owned=owned)
+    model = _deserialize(proto, name, owned=owned)
     settle_declared_types(model)
     check_expansion(model, name)
     if not in_order:
@@ -163,16 +163,16 @@ def _checked(model: ir.Model, name: str) -> ir.Model:
     return model
 
 
-def _deserialize(proto: onnx.ModelProto, name: str, *, own: bool) -> ir.Model:
+def _deserialize(proto: onnx.ModelProto, name: str, *, owned: bool) -> ir.Model:
     try:
         return from_proto(proto)
     except Exception as error:  # onnx_ir raises what it likes, about names that are not UTF-8 too
-        if not own:
+        if not owned:
             copy = onnx.ModelProto()
             copy.CopyFrom(proto)
             proto = copy
         if mend_text(proto):
-            return _deserialize(proto, name, own=True)
+            return _deserialize(proto, name, owned=True)
         raise ModelError(
             f"{visible(name, 120)}: malformed ONNX: {value_fault(proto) or innermost_text(error)}"
         ) from error
@@ -217,8 +217,8 @@ def _on_a_cycle(model: ir.Model) -> str:
 def _producers(node: ir.Node, graph: ir.Graph) -> set[ir.Node]:
     """Return the nodes of `graph` whose results a node reads, itself or in its bodies."""
     readers = [node, *(inner for _, body in bodies(node) for inner in body.all_nodes())]
-    found = {value.producer() for reader in readers for value in reader.inputs if value is not None}
-    return {producer for producer in found if producer is not None and producer.graph is graph}
+    producers = {value.producer() for reader in readers for value in reader.inputs if value is not None}
+    return {producer for producer in producers if producer is not None and producer.graph is graph}
 
 
 def _check_defined(model: ir.Model, name: str) -> None:

@@ -37,7 +37,7 @@ _HEAD = 8  # bytes that tell a packed file
 
 
 class _Doubt(Exception):
-    """A file may name the weights, which cannot be told."""
+    """It cannot be found out whether a file names the weights."""
 
 
 class _Clock:
@@ -66,22 +66,22 @@ def mentioned(folder: pathlib.Path, names: Collection[str]) -> dict[str, str]:
     Returns:
         Name -> who names it, in words.
     """
-    own = {os.path.realpath(folder / name) for name in names}
+    weights = {os.path.realpath(folder / name) for name in names}
     wanted = {name: os.fsencode(pathlib.PurePath(name).name) for name in names}
     clock = _Clock()
-    found: dict[str, str] = {}
+    mentions: dict[str, str] = {}
     try:
         for name, link in _links(folder, names):
-            found.setdefault(name, f"{link} leads to it")
-        for path in _candidates(folder, own):
-            missing = {name: text for name, text in wanted.items() if name not in found}
+            mentions.setdefault(name, f"{link} leads to it")
+        for path in _candidates(folder, weights):
+            missing = {name: text for name, text in wanted.items() if name not in mentions}
             if not missing:
                 break
             for name in _named_in(path, missing, clock):
-                found[name] = f"{path} names it"
+                mentions[name] = f"{path} names it"
     except _Doubt as doubt:
-        return {name: found.get(name, str(doubt)) for name in names}
-    return found
+        return {name: mentions.get(name, str(doubt)) for name in names}
+    return mentions
 
 
 def _links(folder: pathlib.Path, names: Collection[str]) -> Iterator[tuple[str, pathlib.Path]]:
@@ -101,13 +101,13 @@ def _entries(folder: pathlib.Path) -> list[os.DirEntry[str]]:
     return []
 
 
-def _candidates(folder: pathlib.Path, own: Collection[str]) -> list[pathlib.Path]:
+def _candidates(folder: pathlib.Path, weights: Collection[str]) -> list[pathlib.Path]:
     """Return the files that may be models, in the folder and above, the small ones first; without the weights.
 
     Raises:
         _Doubt: a file in a folder that this process may write to cannot be read.
     """
-    found = []
+    candidates = []
     for place in (folder, *folder.parents):
         is_ours = os.access(place, os.W_OK)
         for entry in _entries(place):
@@ -118,20 +118,20 @@ def _candidates(folder: pathlib.Path, own: Collection[str]) -> list[pathlib.Path
                 continue  # a link that leads nowhere, or a file that has just gone
             if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _LARGEST:
                 continue
-            if os.path.realpath(path) in own:
+            if os.path.realpath(path) in weights:
                 continue
             if os.access(path, os.R_OK):
-                found.append((status.st_size, path))
+                candidates.append((status.st_size, path))
             elif is_ours:
                 raise _Doubt(f"{path} cannot be read, and may name it")
-    return [path for _, path in sorted(found)]
+    return [path for _, path in sorted(candidates)]
 
 
 def _named_in(path: pathlib.Path, names: Mapping[str, bytes], clock: _Clock) -> set[str]:
     """Return those names that occur in a file, outside of weights that a model holds itself.
 
     Raises:
-        _Doubt: that cannot be told.
+        _Doubt: that cannot be found out.
     """
     try:
         with path.open("rb") as file:
@@ -159,12 +159,12 @@ def _refuse_packers(start: bytes, packers: Mapping[bytes, str]) -> None:
 
 
 def _in_zip(file: BinaryIO, names: Mapping[str, bytes], clock: _Clock) -> set[str]:
-    found: set[str] = set()
+    matches: set[str] = set()
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             with archive.open(member) as stream:
-                found |= _in_packed(stream, names, clock)
-    return found
+                matches |= _in_packed(stream, names, clock)
+    return matches
 
 
 def _in_packed(stream: IO[bytes], names: Mapping[str, bytes], clock: _Clock) -> set[str]:
@@ -179,11 +179,11 @@ def _in_file(file: BinaryIO, names: Mapping[str, bytes], clock: _Clock) -> set[s
         spans = _joined(_spans_without_weights(file, size, clock))
     except ValueError:  # no protobuf
         spans = [(0, size)]
-    found: set[str] = set()
+    matches: set[str] = set()
     for first, last in spans:
         file.seek(first)
-        found |= _in_parts(b"", _reader(file, last - first), names, clock)
-    return found
+        matches |= _in_parts(b"", _reader(file, last - first), names, clock)
+    return matches
 
 
 def _reader(file: BinaryIO, size: int) -> Callable[[int], bytes]:
@@ -201,14 +201,14 @@ def _reader(file: BinaryIO, size: int) -> Callable[[int], bytes]:
 
 def _in_parts(start: bytes, read: Callable[[int], bytes], names: Mapping[str, bytes], clock: _Clock) -> set[str]:
     longest = max(map(len, names.values()))
-    found: set[str] = set()
+    matches: set[str] = set()
     tail = start
     while part := read(_CHUNK):
         clock.look()
         text = tail + part
-        found.update(name for name, wanted in names.items() if wanted in text)
+        matches.update(name for name, wanted in names.items() if wanted in text)
         tail = text[-longest:]
-    return found
+    return matches
 
 
 def naming_models(place: pathlib.Path) -> Iterator[pathlib.Path]:

@@ -56,12 +56,12 @@ def belongs_to_result(path: str | os.PathLike[str], destination: str | os.PathLi
     return place.parent == result.parent and is_data_name(place.name, result.name)
 
 
-def is_same_file(one: pathlib.Path, other: pathlib.Path) -> bool:
+def is_same_file(path: pathlib.Path, other: pathlib.Path) -> bool:
     """Whether two resolved paths are equal or name the same existing file: hard links, names of another case."""
-    if one == other:
+    if path == other:
         return True
     try:
-        return one.samefile(other)
+        return path.samefile(other)
     except OSError:
         return False  # one of them does not exist
 

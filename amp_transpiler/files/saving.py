@@ -44,7 +44,7 @@ _PLACE_FAULTS = {errno.EBUSY, errno.EPERM}  # a file that is mounted by itself, 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DefaultPlace:
-    """A destination that nobody named, or of which the user named the folder alone.
+    """A destination that nobody named, or of which the user named only the folder.
 
     Attributes:
         path: the file.

@@ -75,13 +75,13 @@ _LISTS = tuple(dict.fromkeys([_OTHERS[0], *(field for field, _ in _ENTRIES.value
 _NO_TYPE = "which holds no data"
 
 
-def checked_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> tuple[onnx.ModelProto, bool]:
+def checked_proto(proto: onnx.ModelProto, name: str, *, owned: bool) -> tuple[onnx.ModelProto, bool]:
     """Refuse a model that nothing can be built from, in words; mend what ONNX Runtime overlooks.
 
     Args:
         proto: the model.
         name: its path, for messages.
-        own: whether it may be mended in place. Otherwise a mended model is a copy.
+        owned: whether it may be mended in place. Otherwise a mended model is a copy.
 
     Returns:
         The model, and whether the nodes of every graph are in order.
@@ -91,10 +91,10 @@ def checked_proto(proto: onnx.ModelProto, name: str, *, own: bool) -> tuple[onnx
     """
     look = _Look(proto, name)
     look.model()
-    if look.mends and not own:
+    if look.mends and not owned:
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        return checked_proto(copy, name, own=True)
+        return checked_proto(copy, name, owned=True)
     for mend in look.mends:
         mend()
     return proto, look.in_order
@@ -157,27 +157,27 @@ class _Look:
             raise self._refusal(f"graph '{visible(graph.name, 60)}' lies in more than {_DEEPEST} others")
         self._text(graph.name, graph.doc_string)
         self._metadata(graph.metadata_props)
-        own = self._inputs_and_initializers(graph, depth)
-        new = own - self._known
+        defined = self._inputs_and_initializers(graph, depth)
+        new = defined - self._known
         self._known |= new
         outside, self._borrowed = self._borrowed, set()
-        late = self._nodes(graph.node, own, new, depth)
-        self._borrowed = outside | (self._borrowed - own)
+        late = self._nodes(graph.node, defined, new, depth)
+        self._borrowed = outside | (self._borrowed - defined)
         for info in graph.output:
-            if info.name not in own:
+            if info.name not in defined:
                 raise self._undefined(f"an output of graph '{visible(graph.name, 60)}'", info.name)
-        for value in late.keys() & own:
+        for value in late.keys() & defined:
             if self._in_function:  # onnx.checker wants its nodes in order, and nothing sorts them
                 raise self._undefined(late[value], value)
             del late[value]
             self.in_order = False
-        self._text(*own)
+        self._text(*defined)
         self._known -= new
         return late
 
     def _inputs_and_initializers(self, graph: onnx.GraphProto, depth: int) -> set[str]:
-        own = {info.name for info in graph.input}
-        if len(own) < len(graph.input):
+        defined = {info.name for info in graph.input}
+        if len(defined) < len(graph.input):
             raise self._refusal(f"two inputs of graph '{visible(graph.name, 60)}' have the same name")
         initializers = set()
         for tensor in graph.initializer:
@@ -193,14 +193,14 @@ class _Look:
         if graph.sparse_initializer:
             initializers.update(sparse.values.name for sparse in graph.sparse_initializer)
             self.mends.append(functools.partial(self._make_dense, graph))
-        return own | initializers
+        return defined | initializers
 
     def _nodes(
-        self, nodes: MutableSequence[onnx.NodeProto], own: set[str], new: set[str], depth: int
+        self, nodes: MutableSequence[onnx.NodeProto], defined: set[str], new: set[str], depth: int
     ) -> dict[str, str]:
         """Look at nodes, and return the names that they read before these were known, each with its reader.
 
-        What they compute is added to `own`, and to `new` if no graph around has a value of the same name.
+        What they compute is added to `defined`, and to `new` if no graph around has a value of the same name.
         """
         known, late = self._known, dict[str, str]()
         for node in nodes:
@@ -209,25 +209,25 @@ class _Look:
             for value in node.input[:]:  # a slice is a list, whose walk takes a fifth of the time
                 if value not in known:
                     late.setdefault(value, _words(node))
-                elif value not in own:
+                elif value not in defined:
                     self._borrowed.add(value)
             if node.attribute:
                 late |= self._attributes(node, depth)
-            self._outputs(node, own, new)
+            self._outputs(node, defined, new)
             if bytes in (type(node.name), type(node.op_type), type(node.domain), type(node.doc_string)):  # type: ignore[comparison-overlap]  # protobuf hands out bytes where text is not UTF-8
                 self._odd_text = True
             if node.metadata_props:
                 self._metadata(node.metadata_props)
         return late
 
-    def _outputs(self, node: onnx.NodeProto, own: set[str], new: set[str]) -> None:
+    def _outputs(self, node: onnx.NodeProto, defined: set[str], new: set[str]) -> None:
         for value in filter(None, node.output):
-            if value in own:
+            if value in defined:
                 raise self._refusal(f"the model is invalid: {_words(node)} computes '{value}', defined before")
             if value in self._borrowed:  # ONNX Runtime refuses it, too: which of both is meant?
                 fault = f"computes '{visible(value, 60)}', of which nodes before it read the enclosing graph's"
                 raise self._refusal(f"the model is invalid: {_words(node)} {fault}")
-            own.add(value)
+            defined.add(value)
             if value not in self._known:
                 self._known.add(value)
                 new.add(value)
@@ -281,10 +281,10 @@ class _Look:
         """Refuse initializers with one name; of those with one form too, ONNX Runtime and `onnx_ir` take the last."""
         last: dict[str, onnx.TensorProto] = {}
         for tensor in reversed(graph.initializer):
-            kept = last.setdefault(tensor.name, tensor)
-            if kept is tensor:
+            last_tensor = last.setdefault(tensor.name, tensor)
+            if last_tensor is tensor:
                 continue
-            if depth > 1 or tensor.data_type != kept.data_type or list(tensor.dims) != list(kept.dims):
+            if depth > 1 or tensor.data_type != last_tensor.data_type or list(tensor.dims) != list(last_tensor.dims):
                 raise self._refusal(f"two initializers of graph '{visible(graph.name, 60)}' are named '{tensor.name}'")
 
     def _initializers(self) -> None:
@@ -335,12 +335,12 @@ class _Look:
         self._metadata(function.metadata_props)
         self._versions(function.opset_import, where)
         self._known = {"", *function.input}
-        own = set(function.input)
-        for value, reader in self._nodes(function.node, own, set(), 1).items():
+        defined = set(function.input)
+        for value, reader in self._nodes(function.node, defined, set(), 1).items():
             raise self._undefined(f"{where}: {reader}", value)
-        self._text(*own)
+        self._text(*defined)
         for value in function.output:
-            if value not in own:
+            if value not in defined:
                 raise self._undefined(f"an output of {where}", value)
         for attribute in function.attribute_proto:
             if fault := _attribute_fault(attribute, set()):
@@ -435,15 +435,15 @@ def tensor_fault(tensor: onnx.TensorProto) -> str:
     if tensor.data_location == _T.EXTERNAL:
         return "holds strings in external data" if kind == _T.STRING else _place_fault(tensor)
     if kind != _T.STRING and tensor.HasField("raw_data"):
-        found, wanted, what = len(tensor.raw_data), (count * bits + 7) // 8, "bytes of data"
+        actual, wanted, what = len(tensor.raw_data), (count * bits + 7) // 8, "bytes of data"
     else:
         field, share = _ENTRIES.get(kind, ("int32_data", max(1, 8 // bits if bits else 1)))
-        found, wanted, what = len(getattr(tensor, field)), math.ceil(count / share), f"entries of {field}"
+        actual, wanted, what = len(getattr(tensor, field)), math.ceil(count / share), f"entries of {field}"
         if not count:  # ONNX Runtime does not look at them either
             return ""
-    if found == wanted:
+    if actual == wanted:
         return ""
-    return f"has {found} {what}, {ir.DataType(kind).name} of shape {visible(str(dims), 60)} needs {wanted}"
+    return f"has {actual} {what}, {ir.DataType(kind).name} of shape {visible(str(dims), 60)} needs {wanted}"
 
 
 def _place_fault(tensor: onnx.TensorProto) -> str:
@@ -497,21 +497,21 @@ def _write_dense(sparse: onnx.SparseTensorProto, dense_tensor: onnx.TensorProto)
 
 def mend_text(message: Message) -> bool:
     """Replace bytes that are not UTF-8 by escapes, in every string of a message; return whether there were any."""
-    found = False
+    mended = False
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
             for inner in (value,) if not field.is_repeated else value:
-                found |= mend_text(inner)
+                mended |= mend_text(inner)
         elif field.type == field.TYPE_STRING and not field.is_repeated:
             if isinstance(value, bytes):
                 setattr(message, field.name, value.decode(errors="backslashreplace"))
-                found = True
+                mended = True
         elif field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in value):
-            kept = [text.decode(errors="backslashreplace") if isinstance(text, bytes) else text for text in value]
+            texts = [text.decode(errors="backslashreplace") if isinstance(text, bytes) else text for text in value]
             del value[:]
-            value.extend(kept)
-            found = True
-    return found
+            value.extend(texts)
+            mended = True
+    return mended
 
 
 def settle_declared_types(model: ir.Model) -> None:
@@ -535,8 +535,8 @@ def type_inputs(model: ir.Model, name: str, input_types: Mapping[str, ir.DataTyp
         ModelError: an input has no type.
     """
     for value in model.graph.inputs:
-        if value.type is None and (given := input_types.get(str(value.name))) is not None:
-            value.type = ir.TensorType(given)
+        if value.type is None and (dtype := input_types.get(str(value.name))) is not None:
+            value.type = ir.TensorType(dtype)
         if value.type is None and value.const_value is not None:  # the default of an input says it all
             value.type = ir.TensorType(value.const_value.dtype)
         if value.type is None and not has_opaque_type(value):

@@ -116,8 +116,8 @@ def sweep(place: pathlib.Path) -> None:
 def _staging_folders(place: pathlib.Path) -> list[pathlib.Path]:
     try:
         with os.scandir(place) as entries:
-            found = [entry for entry in entries if _NAME.fullmatch(entry.name)]
-            return [pathlib.Path(entry.path) for entry in found if _is_own_folder(entry)]
+            matching = [entry for entry in entries if _NAME.fullmatch(entry.name)]
+            return [pathlib.Path(entry.path) for entry in matching if _is_own_folder(entry)]
     except OSError:
         return []
 

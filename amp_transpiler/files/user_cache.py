@@ -35,7 +35,7 @@ _told: set[pathlib.Path] = set()  # what belongs to another user
 def base_folder() -> tuple[pathlib.Path, bool] | None:
     """Return the user's cache folder, which need not exist, and whether it was named.
 
-    None if it is switched off, if this user has no home, or if the folder is another user's, which is told once.
+    None if it is switched off, if this user has no home, or if the folder is another user's, which is logged once.
     """
     chosen = os.environ.get(FOLDER_VARIABLE, "")
     if chosen.lower() in _OFF:
@@ -52,7 +52,7 @@ def base_folder() -> tuple[pathlib.Path, bool] | None:
 
 
 def is_own(path: pathlib.Path) -> bool:
-    """Whether a folder or entry of the cache is this user's, root's, or not there; one of another user is told once."""
+    """Whether a folder or entry of the cache is this user's, root's, or absent; one of another user is logged once."""
     if not hasattr(os, "geteuid"):
         return True
     try:
@@ -77,12 +77,12 @@ def keep_within_bounds(folder: pathlib.Path, suffix: str, keep: pathlib.Path) ->
 
     Args:
         folder: the folder.
-        suffix: by which entries are known; other files are left alone.
+        suffix: by which entries are known; other files stay.
         keep: the entry that was written last. It goes only if it is larger than the folder may be.
     """
     entries: list[tuple[float, int, pathlib.Path]] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
+    with contextlib.suppress(OSError), os.scandir(folder) as folder_entries:
+        for entry in folder_entries:
             with contextlib.suppress(OSError):  # another process has just removed it
                 if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
                     state = entry.stat()
@@ -100,11 +100,11 @@ def keep_within_bounds(folder: pathlib.Path, suffix: str, keep: pathlib.Path) ->
 
 def _room() -> int:
     """Return the bytes that a folder may take."""
-    given = os.environ.get(SIZE_VARIABLE, "")
-    if given.isdigit():
-        return int(given) << 20
-    if given:
-        _logger.warning("%s=%s is no number of megabytes: %d is used", SIZE_VARIABLE, given, _DEFAULT_MEGABYTES)
+    setting = os.environ.get(SIZE_VARIABLE, "")
+    if setting.isdigit():
+        return int(setting) << 20
+    if setting:
+        _logger.warning("%s=%s is no number of megabytes: %d is used", SIZE_VARIABLE, setting, _DEFAULT_MEGABYTES)
     return _DEFAULT_MEGABYTES << 20
 
 

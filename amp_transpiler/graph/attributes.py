@@ -23,6 +23,6 @@ def attribute_of(name: str, content: Any) -> ir.Attr:
     form = _FORMS.get(type(content))
     if form is not None:
         return form(name, content)
-    if isinstance(content, (list, tuple)) and content and all(type(one) is int for one in content):
+    if isinstance(content, (list, tuple)) and content and all(type(item) is int for item in content):
         return ir.AttrInt64s(name, content)
     return ir.convenience.convert_attribute(name, content)

@@ -18,7 +18,7 @@ __all__ = ["checker_fault", "fault_in_words", "mend_declared_ranks", "mend_decla
 # ValueError: of element types and messages that the C++ side cannot take.
 _REFUSALS = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError)
 _SHAPE_INPUTS = {"Reshape": 1, "ConstantOfShape": 0}  # operator -> the input whose entries are the output's sizes
-_APART = "amp_transpiler.runtime"  # a domain that onnx.checker leaves alone
+_APART = "amp_transpiler.runtime"  # a domain that onnx.checker does not look into
 
 
 def checker_fault(model: ir.Model, *, full: bool = True) -> str:
@@ -63,10 +63,10 @@ _NODE = re.compile(r"Bad node spec for node\. Name: (\S+) OpType:")
 def fault_in_words(fault: str) -> str:
     """Return a message of `checker_fault` in one sentence with a remedy, where it is a usual one."""
     for pattern, sentence in _IN_WORDS:
-        if found := pattern.search(fault):
+        if match := pattern.search(fault):
             node = _NODE.search(fault)
             where = f"node '{node[1]}': " if node else ""
-            return where + sentence.format(*found.groups())
+            return where + sentence.format(*match.groups())
     return f"onnx.checker says: {fault}; export the model anew"
 
 
@@ -80,10 +80,12 @@ def _set_apart(proto: onnx.ModelProto, opset: int) -> None:
     """Move nodes whose operator only ONNX Runtime knows to a domain of their own."""
     nodes = [node for graph in proto_graphs(proto.graph) for node in graph.node]
     nodes += [node for function in proto.functions for node in function.node]
-    found = [node for node in nodes if only_in_runtime(node.domain, node.op_type, opset)]
-    for node in found:
+    runtime_nodes = [node for node in nodes if only_in_runtime(node.domain, node.op_type, opset)]
+    for node in runtime_nodes:
         node.domain = _APART
-    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)) if found else ():
+    for imports in (
+        (proto.opset_import, *(function.opset_import for function in proto.functions)) if runtime_nodes else ()
+    ):
         imports.append(onnx.helper.make_opsetid(_APART, 1))
 
 
@@ -118,13 +120,13 @@ def mend_declared_shapes(model: ir.Model) -> str:
 
 
 def mend_declared_ranks(model: ir.Model) -> list[str]:
-    """Correct declared ranks where an operator is told another number of sizes; return what was wrong.
+    """Correct declared ranks where an operator gets another number of sizes; return what was wrong.
 
     In older opsets ONNX's inference and its checker say nothing of such outputs as long as the sizes themselves are
     computed, and ONNX Runtime warns at most. It needs the shapes of inputs: run inference before, and again if
     something was wrong.
     """
-    found = []
+    corrections = []
     for node in all_nodes(model):
         if node.op_type not in _SHAPE_INPUTS or not is_standard(node):
             continue
@@ -133,12 +135,12 @@ def mend_declared_ranks(model: ir.Model) -> list[str]:
         if not isinstance(count, int) or value.shape is None or len(value.shape) == count:
             continue
         axes = ", ".join("?" if str(size) == "None" else str(size) for size in value.shape)
-        found.append(
+        corrections.append(
             f"'{value.name}' is declared as [{axes}], but {node.op_type} '{node.name}' makes {count} axes; the sizes "
             "are left open. Correct the declaration in the file"
         )
         value.shape = ir.Shape([None] * count)
-    return found
+    return corrections
 
 
 def _inferred_ranks(model: ir.Model) -> dict[str, int]:

@@ -121,7 +121,7 @@ def convert_array(array: np.ndarray, low: LowFormat) -> np.ndarray:
 
 
 def _has_nonfinite(rounded: np.ndarray, low: LowFormat) -> bool:
-    """Whether any element is infinite or NaN, told by its bits: several times faster than asking each element."""
+    """Whether any element is infinite or NaN, read from its bits: several times faster than asking each element."""
     if not rounded.size:
         return False
     infinity = int(np.asarray(np.inf, low.numpy).view(np.uint16))

@@ -66,13 +66,14 @@ def label_margin(builder: GraphBuilder, scores: ir.Value, labels: ir.Value, left
 
 
 def _by_shares(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> Margin:
-    """In float16, which has no small numbers: shares among the others are of order 1 however sure the label is.
+    """Compute the margin in float16, where small numbers are lost: shares among the others are always of order 1.
 
     Their sum's logarithm is the largest score less the logarithm of its share: the largest share has the most digits.
     """
-    own = builder.op("GatherElements", [scores, labels], {"axis": 1})
+    label_scores = builder.op("GatherElements", [scores, labels], {"axis": 1})
     others = _write(builder, scores, labels, _spread(builder, _LOWEST, scores, labels))
-    surplus = builder.sub(_largest(builder, others), builder.high(own))  # at once: nothing reads `others` for long
+    # At once: nothing reads `others` for long.
+    surplus = builder.sub(_largest(builder, others), builder.high(label_scores))
     shares = builder.op("Softmax", [others], {"axis": 1})
     slopes = _write(builder, shares, labels, _spread(builder, -1.0, scores, labels))
     margin = builder.sub(surplus, builder.op("Log", [_largest(builder, slopes)]))
@@ -80,15 +81,17 @@ def _by_shares(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> Mar
 
 
 def _by_probabilities(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> Margin:
-    """In bfloat16, which has small numbers, but no maximum on CUDA: a product sums the others' probabilities."""
+    """Compute the margin in bfloat16: it has small numbers, but no maximum on CUDA, so a product sums the others."""
     probabilities = builder.op("Softmax", [scores], {"axis": 1})
-    own = builder.maximum(builder.high(builder.op("GatherElements", [probabilities, labels], {"axis": 1})), _LEAST)
+    label_probabilities = builder.maximum(
+        builder.high(builder.op("GatherElements", [probabilities, labels], {"axis": 1})), _LEAST
+    )
     others = _write(builder, probabilities, labels, _spread(builder, 0.0, scores, labels))
     assert scores.shape is not None
     ones = builder.constant(np.ones((scores.shape[1], 1)), scores.dtype)
     rest = builder.matmul(others, ones)
     slopes = _write(builder, others, labels, builder.neg(rest))
-    margin = builder.sub(builder.op("Log", [builder.high(rest)]), builder.op("Log", [own]))
+    margin = builder.sub(builder.op("Log", [builder.high(rest)]), builder.op("Log", [label_probabilities]))
     return Margin(margin, slopes, None)
 
 

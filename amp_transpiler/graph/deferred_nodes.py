@@ -20,7 +20,7 @@ def waiting_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def refuse_waiting(model: ir.Model, what: str) -> None:
-    """Refuse a program with nodes that no ONNX Runtime knows, or that would draw anew, before it gets out.
+    """Refuse a program with nodes that no ONNX Runtime knows, or that would draw again, before it gets out.
 
     Raises:
         ModelError: there are some; it says how to write the step.

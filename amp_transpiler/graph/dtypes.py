@@ -90,10 +90,10 @@ def low_format(dtype: object) -> LowFormat:
     if isinstance(dtype, LowFormat):
         return dtype
     name = dtype.name if isinstance(dtype, (np.dtype, ir.DataType)) else getattr(dtype, "__name__", dtype)
-    found = _BY_NAME.get(str(name).lower())
-    if found is None:
+    low = _BY_NAME.get(str(name).lower())
+    if low is None:
         raise OptionError(f"unknown low-precision dtype {dtype!r}: expected 'float16' or 'bfloat16'")
-    return found
+    return low
 
 
 def float_format(dtype: object) -> LowFormat:

@@ -72,8 +72,8 @@ def _cast(node: ir.Node, x: Array) -> Array:
     return x.astype(ir.DataType(node.attributes.get_int("to", 0)).numpy())
 
 
-def _axes(node: ir.Node, given: Array | None) -> tuple[int, ...] | None:
-    listed = node.attributes.get_ints("axes", None) if given is None else given.reshape(-1).tolist()
+def _axes(node: ir.Node, axes: Array | None) -> tuple[int, ...] | None:
+    listed = node.attributes.get_ints("axes", None) if axes is None else axes.reshape(-1).tolist()
     return None if listed is None else tuple(int(axis) for axis in listed)
 
 

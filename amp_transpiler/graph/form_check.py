@@ -118,7 +118,12 @@ def _present(inputs: Sequence[ir.Value | None]) -> int:
 def _count_faults(what: str, count: int, limits: tuple[int, int], least: int | None = None) -> Iterator[str]:
     low, high = limits
     if count < (low if least is None else least) or count > high:
-        expected = str(low) if low == high else f"from {low} to {high}" if high < 2**31 - 1 else f"at least {low}"
+        if low == high:
+            expected = str(low)
+        elif high < 2**31 - 1:
+            expected = f"from {low} to {high}"
+        else:
+            expected = f"at least {low}"
         yield f"has {count} {what}, expected {expected}"
 
 
@@ -137,11 +142,11 @@ def _attribute_faults(node: ir.Node, form: _Form) -> Iterator[str]:
         elif attribute.type in _TEXTS and node.op_type != "Constant" and not _is_text(attribute.value):
             yield f"has an attribute '{name}' that is not UTF-8"
     rule = dtype_attribute(node)
-    given = node.attributes.get(rule.attribute) if rule is not None and not rule.holds_tensor else None
-    if given is None or given.type != ir.AttributeType.INT:
+    dtype = node.attributes.get(rule.attribute) if rule is not None and not rule.holds_tensor else None
+    if dtype is None or dtype.type != ir.AttributeType.INT:
         return
-    if given.value not in _DTYPES or (not given.value and form.attributes[given.name][0]):
-        yield f"has an attribute '{given.name}' of {given.value}, which is no element type"
+    if dtype.value not in _DTYPES or (not dtype.value and form.attributes[dtype.name][0]):
+        yield f"has an attribute '{dtype.name}' of {dtype.value}, which is no element type"
 
 
 _TEXTS = (ir.AttributeType.STRING, ir.AttributeType.STRINGS)
@@ -203,9 +208,9 @@ def _scan_faults(node: ir.Node) -> Iterator[str]:
 
 def _split_faults(node: ir.Node) -> Iterator[str]:
     """Both ONNX's inference and ONNX Runtime end the process where there are more outputs than the attribute says."""
-    given = node.attributes.get("num_outputs")
-    if given is not None and given.as_int() < len(node.outputs):
-        yield f"has an attribute 'num_outputs' of {given.as_int()}, but {len(node.outputs)} outputs"
+    num_outputs = node.attributes.get("num_outputs")
+    if num_outputs is not None and num_outputs.as_int() < len(node.outputs):
+        yield f"has an attribute 'num_outputs' of {num_outputs.as_int()}, but {len(node.outputs)} outputs"
 
 
 _TERM = r"[A-Za-z]*(?:\.{3})?[A-Za-z]*"
@@ -224,8 +229,12 @@ def equation_fault(equation: str) -> str:
 
 def einsum_faults(node: ir.Node) -> Iterator[str]:
     """Yield what is wrong with the equation of an Einsum."""
-    given = node.attributes.get("equation")
-    if given is not None and given.type == ir.AttributeType.STRING and (fault := equation_fault(given.as_string())):
+    equation = node.attributes.get("equation")
+    if (
+        equation is not None
+        and equation.type == ir.AttributeType.STRING
+        and (fault := equation_fault(equation.as_string()))
+    ):
         yield f"is not valid: {fault}"
 
 

@@ -50,12 +50,12 @@ def call_graph(model: ir.Model, name: str) -> CallGraph:
     Raises:
         ModelError: a function calls itself, directly or through others.
     """
-    own = {identifier: _count(function.all_nodes(), model) for identifier, function in model.functions.items()}
+    counts = {identifier: _count(function.all_nodes(), model) for identifier, function in model.functions.items()}
     size, calls = _count(model.graph.all_nodes(), model)
-    order = _callees_first(calls, {identifier: inner for identifier, (_, inner) in own.items()}, name)
+    order = _callees_first(calls, {identifier: inner for identifier, (_, inner) in counts.items()}, name)
     totals: dict[ir.OperatorIdentifier, tuple[int, int]] = {}  # nodes and calls of a function, all inlined
     for identifier in order:
-        totals[identifier] = _total(*own[identifier], totals)
+        totals[identifier] = _total(*counts[identifier], totals)
     nodes, count = _total(size, calls, totals)
     return CallGraph(tuple(order), count, nodes)
 

@@ -45,20 +45,20 @@ def infer_outputs(model: ir.Model, node: ir.Node) -> None:
         node.outputs[0].shape = None if first.shape is None else ir.Shape(first.shape)
         return
     key = _key(model, node)
-    found = None if key is None else _known.get(key)
-    if found is None:
-        found = _inferred(model, node)
+    inferred = None if key is None else _known.get(key)
+    if inferred is None:
+        inferred = _inferred(model, node)
         if key is not None:
             if len(_known) >= _MOST:
                 _known.clear()
-            _known[key] = found
-    for value, one in zip(node.outputs, found, strict=True):
-        if isinstance(one, tuple):
-            value.type = ir.TensorType(one[0])
-            shape = None if one[1] is None else ir.Shape(one[1])
-        elif one is not None:
-            value.type = ir.serde.deserialize_type_proto_for_type(one)
-            shape = ir.serde.deserialize_type_proto_for_shape(one)
+            _known[key] = inferred
+    for value, output_type in zip(node.outputs, inferred, strict=True):
+        if isinstance(output_type, tuple):
+            value.type = ir.TensorType(output_type[0])
+            shape = None if output_type[1] is None else ir.Shape(output_type[1])
+        elif output_type is not None:
+            value.type = ir.serde.deserialize_type_proto_for_type(output_type)
+            shape = ir.serde.deserialize_type_proto_for_shape(output_type)
         else:
             continue
         value.shape = value.shape if shape is None else shape
@@ -112,12 +112,12 @@ def _inferred(model: ir.Model, node: ir.Node) -> tuple[_Found | None, ...]:
         if tensor is not None and tensor.size <= _SMALL:
             data[str(value.name)] = ir.to_proto(tensor)
     try:
-        found = onnx.shape_inference.infer_node_outputs(
+        type_protos = onnx.shape_inference.infer_node_outputs(
             schema, ir.to_proto(node), types, data, opset_imports=imports, ir_version=10
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         raise MisfitError(misfit(node, opset_of(model, node.domain), str(error))) from error
-    return tuple(_found(found.get(str(value.name))) for value in node.outputs)
+    return tuple(_found(type_protos.get(str(value.name))) for value in node.outputs)
 
 
 def _found(proto: onnx.TypeProto | None) -> _Found | None:

@@ -85,11 +85,11 @@ def shapes(inputs: Sequence[ModelInput], guess: Guess, symbols: dict[str, int] |
         symbols: sizes that are given, by symbol; those of other symbols are added to it.
     """
     symbols = {} if symbols is None else symbols
-    found = {}
+    shapes_by_name = {}
     for info in inputs:
         dims = info.dims if info.dims is not None else (None,) * guess.rank
-        found[info.name] = tuple(_size(_Axis(info, dims, axis), guess, symbols) for axis in range(len(dims)))
-    return found
+        shapes_by_name[info.name] = tuple(_size(_Axis(info, dims, axis), guess, symbols) for axis in range(len(dims)))
+    return shapes_by_name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,10 +150,10 @@ def _open_size(axis: _Axis, guess: Guess) -> int:
     return guess.sequence
 
 
-def sequence_length(inputs: Sequence[ModelInput], found: dict[str, Shape], guess: Guess) -> int:
+def sequence_length(inputs: Sequence[ModelInput], shapes_by_name: dict[str, Shape], guess: Guess) -> int:
     """Return the value for inputs that tell a length: the second dimension of the first input with a sequence."""
     for info in inputs:
-        shape = found[info.name]
+        shape = shapes_by_name[info.name]
         if len(shape) in (2, 3) and info.role not in ("state", "length"):
             return shape[1]
     return guess.sequence

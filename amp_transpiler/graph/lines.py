@@ -39,8 +39,8 @@ class Line(NamedTuple):
     @property
     def text(self) -> str:
         """The text of the line, in backquotes; empty if it is not known."""
-        found = " ".join(linecache.getline(self.file, self.number).split())
-        shown = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
+        source = " ".join(linecache.getline(self.file, self.number).split())
+        shown = source if len(source) <= _SHOWN else f"{source[:_SHOWN]}..."
         return f"`{shown}`" if shown else ""
 
 
@@ -54,8 +54,8 @@ def mark_line(thing: ir.Node | ir.Value) -> None:
 def line_of(thing: ir.Node | ir.Value) -> Line | None:
     """Return the line of the user's program that made a node or a value; None if it is not known."""
     made_by = thing.producer() if isinstance(thing, ir.Value) else None
-    found = (thing if made_by is None else made_by).meta.get(_LINE_KEY)
-    return found if isinstance(found, Line) else None
+    line = (thing if made_by is None else made_by).meta.get(_LINE_KEY)
+    return line if isinstance(line, Line) else None
 
 
 def users_line() -> Line | None:

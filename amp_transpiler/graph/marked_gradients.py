@@ -1,4 +1,4 @@
-"""Marks on the nodes of one gradient, by which a lowering pass finds the whole of it again and may write it anew."""
+"""Marks on the nodes of one gradient, by which a lowering pass finds all of it and may replace it."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class MarkedGradient:
 
 def marked_gradients(graph: ir.Graph) -> list[MarkedGradient]:
     """List the marked gradients of a graph that are whole: only their results are read elsewhere."""
-    found: dict[str, list[ir.Node]] = {}
+    nodes_by_token: dict[str, list[ir.Node]] = {}
     for node in graph:
         token = node.metadata_props.get(GRADIENT_KEY)
         if token is not None:
-            found.setdefault(token, []).append(node)
-    return [whole for nodes in found.values() if (whole := _whole(nodes)) is not None]
+            nodes_by_token.setdefault(token, []).append(node)
+    return [whole for nodes in nodes_by_token.values() if (whole := _whole(nodes)) is not None]
 
 
 def _whole(nodes: list[ir.Node]) -> MarkedGradient | None:
@@ -74,6 +74,6 @@ def _whole(nodes: list[ir.Node]) -> MarkedGradient | None:
             if index is None or int(index) in results:
                 return None
             results[int(index)] = value
-    made = {value for node in nodes for value in node.outputs}
-    reads = {value for node in nodes for value in node.inputs if value is not None and value not in made}
+    computed = {value for node in nodes for value in node.outputs}
+    reads = {value for node in nodes for value in node.inputs if value is not None and value not in computed}
     return MarkedGradient(tuple(nodes), frozenset(v for v in reads if constant_of(v) is None), results)

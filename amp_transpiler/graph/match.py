@@ -2,7 +2,7 @@
 
 An expression is written with operators, `x` (one value all over), `c` (a constant number), `w` (any constant) and `y`
 (any value). Sums and products match in either order. Inputs that a form does not write, such as axes, may be there if
-they are constants. A form is tried at its last node alone, no deeper than it is written.
+they are constants. A form is tried only at its last node, no deeper than it is written.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def parse_form(text: str) -> Call:
 
 def match_at(form: Call, node: ir.Node, kind_of: ConstantKind) -> frozenset[ir.Node] | None:
     """Return the nodes of a form that ends in `node`; None if it is another, or part of it is read elsewhere."""
-    found = _call(form, node, None, kind_of)
-    if found is None or not only_read_within(found[1], node):
+    matched = _call(form, node, None, kind_of)
+    if matched is None or not only_read_within(matched[1], node):
         return None
-    return frozenset(found[1])
+    return frozenset(matched[1])
 
 
 def only_read_within(members: set[ir.Node] | frozenset[ir.Node], last: ir.Node) -> bool:
@@ -82,9 +82,9 @@ def _call(term: Call, node: ir.Node, x: ir.Value | None, kind_of: ConstantKind) 
     if term.op_type in _SWAPS and term.arguments[0] != term.arguments[1]:
         orders.append(orders[0][::-1])
     for values in orders:
-        found = _arguments(term.arguments, values, x, kind_of)
-        if found is not None:
-            return found[0], found[1] | {node}
+        matched = _arguments(term.arguments, values, x, kind_of)
+        if matched is not None:
+            return matched[0], matched[1] | {node}
     return None
 
 
@@ -97,11 +97,11 @@ def _arguments(
             return None
         if isinstance(term, Call):
             producer = value.producer()
-            found = None if producer is None else _call(term, producer, x, kind_of)
-            if found is None:
+            matched = None if producer is None else _call(term, producer, x, kind_of)
+            if matched is None:
                 return None
-            x = found[0]
-            members |= found[1]
+            x = matched[0]
+            members |= matched[1]
         elif term == "c":
             if kind_of(value) != "number":
                 return None

@@ -99,7 +99,9 @@ def _dtype(dtype: ir.DataType) -> str:
 
 
 def _size(size: int | ir.SymbolicDim) -> str:
-    return str(size) if isinstance(size, int) else "?" if size.value is None else str(size.value)
+    if isinstance(size, int):
+        return str(size)
+    return "?" if size.value is None else str(size.value)
 
 
 def _plain(reason: str) -> str:
@@ -215,14 +217,19 @@ def _reshape(node: ir.Node) -> str | None:
     have = _count(data)
     if wanted is None or data is None or data.shape is None or have is None or _number(node, "allowzero", 0):
         return None
-    kept = [
+    sizes = [
         _shape(data)[axis] if size == 0 and axis < len(data.shape) else int(size) for axis, size in enumerate(wanted)
     ]
-    known = math.prod(size for size in kept if isinstance(size, int) and size != -1)
-    fits = (have % known == 0 if known else have == 0) if -1 in kept else have == known
+    known = math.prod(size for size in sizes if isinstance(size, int) and size != -1)
+    if -1 in sizes and known:
+        fits = have % known == 0
+    elif -1 in sizes:
+        fits = have == 0
+    else:
+        fits = have == known
     if fits:
         return None
-    return f"{have} numbers cannot get the shape {wanted.tolist()}{'' if -1 in kept else f', which has {known}'}"
+    return f"{have} numbers cannot get the shape {wanted.tolist()}{'' if -1 in sizes else f', which has {known}'}"
 
 
 def _transpose(node: ir.Node) -> str | None:
@@ -296,10 +303,10 @@ def _count(value: ir.Value | None) -> int | None:
 
 
 def _number(node: ir.Node, name: str, default: int) -> int:
-    found = node.attributes.get(name)
-    return default if found is None else found.as_int()
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
 
 
 def _numbers(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
-    found = node.attributes.get(name)
-    return list(default) if found is None else list(found.as_ints())
+    attribute = node.attributes.get(name)
+    return list(default) if attribute is None else list(attribute.as_ints())

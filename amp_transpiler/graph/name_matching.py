@@ -9,7 +9,7 @@ from amp_transpiler.graph.user_patterns import compile_pattern
 
 __all__ = ["did_you_mean", "is_pattern", "matching_names"]
 
-_SPECIAL = frozenset("*+?|()[]{}^$\\")  # a dot alone makes no pattern: names are full of them
+_SPECIAL = frozenset("*+?|()[]{}^$\\")  # a dot makes no pattern by itself: names are full of them
 
 
 def matching_names(text: str, names: Iterable[str], option: str) -> list[str]:
@@ -37,5 +37,5 @@ def is_pattern(text: str) -> bool:
 
 def did_you_mean(text: str, names: Iterable[str]) -> str:
     """Return a question with up to three similar names, in brackets; empty if there are none."""
-    found = difflib.get_close_matches(text, sorted(set(names)), n=3)
-    return f" (did you mean {' or '.join(map(repr, found))}?)" if found else ""
+    similar = difflib.get_close_matches(text, sorted(set(names)), n=3)
+    return f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""

@@ -1,6 +1,6 @@
 """The kind of a node: everything about it that a rule over types, schemas and kernels can depend on.
 
-A model of thousands of nodes has few kinds. What depends on the kind alone (type faults, output types, which kernels
+A model of thousands of nodes has few kinds. What depends only on the kind (type faults, output types, which kernels
 fit) is worked out once a kind and looked up for every further node.
 """
 

@@ -23,7 +23,9 @@ def _conv(node: ir.Node) -> str | None:
     weight = _input(node, 1)
     shape = _shape(weight)
     kernel = node.attributes.get("kernel_shape")
-    spatial = len(kernel.as_ints()) if kernel is not None else len(shape) - 2 if shape else 0
+    spatial = len(shape) - 2 if shape else 0
+    if kernel is not None:
+        spatial = len(kernel.as_ints())
     if spatial == 3:
         return "3d"
     group = node.attributes.get("group")

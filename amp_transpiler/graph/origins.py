@@ -114,5 +114,5 @@ def scope_of(node: ir.Node) -> str:
         return f"built by nn.functional.{function} {place}".rstrip()
     if place:
         return place
-    found = next((text for key in _SCOPES if (text := node.metadata_props.get(key))), "")
-    return f"in {found}" if found else ""
+    scope = next((text for key in _SCOPES if (text := node.metadata_props.get(key))), "")
+    return f"in {scope}" if scope else ""

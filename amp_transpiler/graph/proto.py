@@ -121,7 +121,7 @@ def to_proto_without_weights(model: ir.Model) -> onnx.ModelProto:
 
 def _drop_initializers(graph: onnx.GraphProto, names: set[str]) -> None:
     for scope in proto_graphs(graph):
-        kept = [tensor for tensor in scope.initializer if tensor.name not in names]
-        if len(kept) < len(scope.initializer):
+        remaining = [tensor for tensor in scope.initializer if tensor.name not in names]
+        if len(remaining) < len(scope.initializer):
             del scope.initializer[:]
-            scope.initializer.extend(kept)
+            scope.initializer.extend(remaining)

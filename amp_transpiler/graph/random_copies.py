@@ -34,15 +34,15 @@ def draws_as(node: ir.Node) -> str:
 def drawn_again(nodes: Iterable[ir.Node]) -> list[ir.Node]:
     """Return, of some nodes, those that share a draw with a later one."""
     last: dict[str, ir.Node] = {}
-    found = []
+    repeated = []
     for node in nodes:
         mark = node.metadata_props.get(_DRAWS_AS)
         if mark is None or len(node.inputs) <= _MODE:  # in inference nothing is drawn
             continue
         if mark in last:
-            found.append(last[mark])
+            repeated.append(last[mark])
         last[mark] = node
-    return found
+    return repeated
 
 
 def mark_turn_number(value: ir.Value) -> None:

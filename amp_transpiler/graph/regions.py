@@ -91,9 +91,9 @@ def _check_function(kind: str, function: Any) -> None:
     remedy = f"use `with amp_transpiler.{kind}():` inside"
     if not callable(function):
         raise TypeError(f"@{kind} decorates a function, got {function!r}: {remedy} the code that builds")
-    own = type(function).__call__  # the code of a callable object
+    call_method = type(function).__call__  # the code of a callable object
     for runs_later, kind_of_function in _RUN_LATER:
-        if runs_later(function) or runs_later(own):
+        if runs_later(function) or runs_later(call_method):
             raise TypeError(
                 f"@{kind} ends when {function!r} returns, and the code of {kind_of_function} runs after that: "
                 f"{remedy} it, around the code that builds"
@@ -196,16 +196,16 @@ def enter_regions(model: ir.Model) -> None:
     """Put all nodes of a model, in every scope, into the current regions, inside of those that they are in already."""
     inner = current_region()
     for node in _every_node(model) if inner else ():
-        own = node.metadata_props.get(REGION_KEY, "")
-        if own != inner and not own.endswith(f";{inner}"):
-            node.metadata_props[REGION_KEY] = f"{own};{inner}" if own else inner
+        regions = node.metadata_props.get(REGION_KEY, "")
+        if regions != inner and not regions.endswith(f";{inner}"):
+            node.metadata_props[REGION_KEY] = f"{regions};{inner}" if regions else inner
 
 
 def enter(node: ir.Node, outer: str) -> None:
     """Put a node and the regions that it is in into outer regions, which have the form of a node's metadata."""
-    own = node.metadata_props.get(REGION_KEY, "")
-    if outer and own != outer and not own.startswith(f"{outer};"):
-        node.metadata_props[REGION_KEY] = f"{outer};{own}" if own else outer
+    regions = node.metadata_props.get(REGION_KEY, "")
+    if outer and regions != outer and not regions.startswith(f"{outer};"):
+        node.metadata_props[REGION_KEY] = f"{outer};{regions}" if regions else outer
 
 
 def _every_node(model: ir.Model) -> Iterator[ir.Node]:

@@ -10,7 +10,7 @@ __all__ = ["remove_unread"]
 
 
 def remove_unread(node: ir.Node) -> None:
-    """Remove a node if nobody reads its results, and then the nodes that it alone read from."""
+    """Remove a node if nobody reads its results, and then the nodes that only it read from."""
     if node.graph is None or any(map(is_used, node.outputs)):
         return
     sources = [value.producer() for value in node.inputs if value is not None]

@@ -38,10 +38,10 @@ def infer_shapes(model: ir.Model) -> None:
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.warning("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
         return
-    found = _tensor_types(inferred.graph)
+    inferred_types = _tensor_types(inferred.graph)
     for node in all_nodes(model):
         for value in node.outputs:
-            type_ = found.get(str(value.name))
+            type_ = inferred_types.get(str(value.name))
             if type_ is not None and isinstance(value.type, ir.TensorType | None):
                 value.shape = ir.serde.deserialize_type_proto_for_shape(type_)
                 if value.type is None:
@@ -69,13 +69,13 @@ def add_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         for info in (*graph.value_info, *graph.output):
             mine = wanted.get(info.name)
             if mine is not None:
-                found, tensor = info.type.tensor_type, mine.type.tensor_type
-                if not found.HasField("shape"):
+                inferred_type, tensor = info.type.tensor_type, mine.type.tensor_type
+                if not inferred_type.HasField("shape"):
                     continue
                 if not tensor.HasField("shape"):
-                    tensor.shape.CopyFrom(found.shape)
+                    tensor.shape.CopyFrom(inferred_type.shape)
                 else:
-                    _fill_in(tensor.shape, found.shape)
+                    _fill_in(tensor.shape, inferred_type.shape)
                 if info.name in outputs:
                     _drop_other_names(tensor.shape, symbols)
     return proto
@@ -96,7 +96,7 @@ def _open_values(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
 
     Negative sizes are cleared: they mean the same, and inference takes them for numbers.
     """
-    found: dict[str, onnx.ValueInfoProto] = {}
+    open_values: dict[str, onnx.ValueInfoProto] = {}
     twice: set[str] = set()
     seen: set[str] = set()
     for graph in _graphs(proto.graph):
@@ -107,9 +107,9 @@ def _open_values(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
             elif type_.HasField("tensor_type"):
                 tensor = type_.tensor_type
                 if not tensor.HasField("shape") or _has_open_size(tensor.shape):
-                    found[name] = info
+                    open_values[name] = info
             seen.add(name)
-    return {name: info for name, info in found.items() if name not in twice} if twice else found
+    return {name: info for name, info in open_values.items() if name not in twice} if twice else open_values
 
 
 def _has_open_size(shape: onnx.TensorShapeProto) -> bool:
@@ -127,10 +127,10 @@ def _is_open_size(dim: onnx.TensorShapeProto.Dimension) -> bool:
     return kind is None or (dim.dim_value < 0 if kind == "dim_value" else not dim.dim_param)
 
 
-def _fill_in(shape: onnx.TensorShapeProto, found: onnx.TensorShapeProto) -> None:
-    """Take over sizes of `found` where `shape` has none."""
-    if len(shape.dim) == len(found.dim):
-        for old, new in zip(shape.dim, found.dim, strict=True):
+def _fill_in(shape: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> None:
+    """Take over inferred sizes where `shape` has none."""
+    if len(shape.dim) == len(inferred.dim):
+        for old, new in zip(shape.dim, inferred.dim, strict=True):
             if _is_open_size(old):
                 old.CopyFrom(new)
 
@@ -161,7 +161,7 @@ def complete_shapes(model: ir.Model) -> None:
 
 
 def sizes_from_inputs(model: ir.Model) -> dict[str, list[int | None]]:
-    """Return the dimensions of the main graph's values, inferred from its inputs and weights alone; None for open ones.
+    """Return the dimensions of the main graph's values, inferred only from its inputs and weights; None for open ones.
 
     Shapes that the model declares for other values do not count, since they may be wrong. If inference fails, the
     result is empty.
@@ -185,11 +185,11 @@ def sizes_from_inputs(model: ir.Model) -> dict[str, list[int | None]]:
 
 def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
     """Return the tensor types with a shape by name, without names that sibling bodies use for different types."""
-    found: dict[str, onnx.TypeProto] = {}
+    types_by_name: dict[str, onnx.TypeProto] = {}
     ambiguous: set[str] = set()
     for part in proto_graphs(graph):
         for info in (*part.value_info, *part.output):
             known = info.type.HasField("tensor_type") and info.type.tensor_type.HasField("shape")
-            if known and found.setdefault(info.name, info.type) != info.type:
+            if known and types_by_name.setdefault(info.name, info.type) != info.type:
                 ambiguous.add(info.name)
-    return {name: type_ for name, type_ in found.items() if name not in ambiguous}
+    return {name: type_ for name, type_ in types_by_name.items() if name not in ambiguous}

@@ -129,7 +129,9 @@ def _stronger(a: Dim, b: Dim) -> Dim:
 
 
 def _rank_of(dim: Dim) -> int:
-    return 0 if isinstance(dim, int) else 2 if dim.startswith("?") else 1
+    if isinstance(dim, int):
+        return 0
+    return 2 if dim.startswith("?") else 1
 
 
 # ---- contents: vectors and scalars of sizes ----
@@ -335,11 +337,11 @@ def _count(sizes: Sizes, dims: Dims) -> Dim:
 
 
 def _axes(sizes: Sizes, node: ir.Node, rank: int) -> list[int] | None:
-    given = node.attributes.get_ints("axes", None)
-    if given is None and len(node.inputs) > 1:
+    axes = node.attributes.get_ints("axes", None)
+    if axes is None and len(node.inputs) > 1:
         content = sizes.content(node.inputs[1])
-        given = None if content is None else [int(axis) for axis in content if isinstance(axis, int)]
-    return None if given is None else [int(axis) % rank for axis in given]
+        axes = None if content is None else [int(axis) for axis in content if isinstance(axis, int)]
+    return None if axes is None else [int(axis) % rank for axis in axes]
 
 
 def _unsqueeze(sizes: Sizes, node: ir.Node) -> Shapes:
@@ -404,7 +406,9 @@ def _slice(sizes: Sizes, node: ir.Node) -> Shapes:
     new = list(shape)
     for index, axis in enumerate(int(axis) % len(shape) for axis in bounds[2]):
         start, end = (None if part is None else part[index] for part in bounds[:2])
-        step = 1 if len(bounds) < 4 else None if bounds[3] is None else bounds[3][index]
+        step: Dim | None = 1
+        if len(bounds) > 3:
+            step = None if bounds[3] is None else bounds[3][index]
         new[axis] = _length(shape[axis], start, end, step) or sizes.fresh(1)[0]
     return [tuple(new)]
 

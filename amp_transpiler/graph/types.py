@@ -151,13 +151,13 @@ class _Typing:
         outputs = node.outputs
         kind = kind_of(node, opset_of(self._model, node.domain), outputs=False)
         key = kind, len(outputs)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = output_types(kind, len(outputs))
+        type_texts = self._known.get(key)
+        if type_texts is None:
+            type_texts = self._known[key] = output_types(kind, len(outputs))
             self.examples.append(node)
-        elif None in found and kind.version is not None:
+        elif None in type_texts and kind.version is not None:
             self.examples.append(node)
-        for value, text in zip(outputs, found, strict=True):
+        for value, text in zip(outputs, type_texts, strict=True):
             if text is None:
                 self.is_open |= value.type is None
             elif type_string(value.type) != text:
@@ -210,8 +210,8 @@ def _output_type(kind: Kind, index: int, sig: Signature, bound: dict[str, str]) 
     rule = DTYPE_ATTRIBUTES.get(kind.op_type) if not kind.domain else None
     if rule is not None and index in rule.outputs:
         return _attribute_type(kind, rule)
-    if kind.op_type == "Constant" and (found := _constant_type(kind)) is not None:
-        return found
+    if kind.op_type == "Constant" and (constant_type := _constant_type(kind)) is not None:
+        return constant_type
     if (container := _CONTAINERS.get((kind.op_type, index))) is not None and not kind.domain:
         source = kind.inputs[container[0]] if kind.inputs else None
         return None if source is None or source == UNTYPED else _contain(source, container[1])
@@ -227,9 +227,9 @@ def _output_type(kind: Kind, index: int, sig: Signature, bound: dict[str, str]) 
 
 def _attribute_type(kind: Kind, rule: DtypeAttribute) -> str | None:
     """Return the type that an attribute gives outputs; None if it is that of an untyped input."""
-    given = dict(kind.attributes).get(rule.attribute)
-    if isinstance(given, int) and given:  # DequantizeLinear's 0 means: as the scale
-        return type_string(ir.TensorType(ir.DataType(given)))
+    dtype = dict(kind.attributes).get(rule.attribute)
+    if isinstance(dtype, int) and dtype:  # DequantizeLinear's 0 means: as the scale
+        return type_string(ir.TensorType(ir.DataType(dtype)))
     if isinstance(rule.default, ir.DataType):
         return type_string(ir.TensorType(rule.default))
     source = kind.inputs[rule.default] if rule.default < len(kind.inputs) else None
@@ -238,9 +238,9 @@ def _attribute_type(kind: Kind, rule: DtypeAttribute) -> str | None:
 
 def _constant_type(kind: Kind) -> str | None:
     """Return the type of a Constant by its attribute; ONNX's inference need not be asked about those of numbers."""
-    name, given = next(iter(kind.attributes), ("", None))
-    if isinstance(given, ir.DataType):
-        return type_string(ir.TensorType(given))
+    name, content = next(iter(kind.attributes), ("", None))
+    if isinstance(content, ir.DataType):
+        return type_string(ir.TensorType(content))
     return _CONSTANT_FORMS.get(name)
 
 
@@ -266,11 +266,11 @@ def _infer_missing(model: ir.Model) -> None:
             f"the model is invalid as it is, before any conversion: ONNX cannot infer its types: {reason}"
         ) from error
     infos = (*inferred.graph.value_info, *inferred.graph.output)
-    found = {info.name: info.type for info in infos if not holds_map(info.type)}
+    inferred_types = {info.name: info.type for info in infos if not holds_map(info.type)}
     for node in model.graph:
         for value in node.outputs:
-            if value.type is None and value.name in found and found[value.name].WhichOneof("value"):
-                described = ir.serde.deserialize_type_proto_for_type(found[value.name])
+            if value.type is None and value.name in inferred_types and inferred_types[value.name].WhichOneof("value"):
+                described = ir.serde.deserialize_type_proto_for_type(inferred_types[value.name])
                 if type_string(described) is not None:
                     value.type = described
 

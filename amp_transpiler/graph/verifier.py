@@ -51,11 +51,11 @@ def faults(model: ir.Model) -> Iterator[str]:
             kind = kind_of(node, opset_of(model, node.domain))
             if kind in sound:
                 continue
-            found = list(_node_faults(model, node))
-            for fault in found:
+            node_faults = list(_node_faults(model, node))
+            for fault in node_faults:
                 where = f" in {scope.path}" if scope.path else ""
                 yield f"{node.op_type} '{node.name}'{where}: {fault}\n{_window(scope.graph, node)}"
-            if not found and not kind.has_body:
+            if not node_faults and not kind.has_body:
                 sound.add(kind)
 
 

@@ -186,5 +186,5 @@ def _port(
     kind: str, definitions: tuple[ir.Value | None, ...], uses: tuple[tuple[ir.Node | ir.Graph, int], ...]
 ) -> ControlPort:
     sizes = (len(user.inputs) if isinstance(user, ir.Node) else len(user.outputs) for user, _ in uses)
-    kept = tuple(Use(user, index) for (user, index), size in zip(uses, sizes, strict=True) if index < size)
-    return ControlPort(kind, tuple(value for value in definitions if value is not None), kept)
+    valid_uses = tuple(Use(user, index) for (user, index), size in zip(uses, sizes, strict=True) if index < size)
+    return ControlPort(kind, tuple(value for value in definitions if value is not None), valid_uses)

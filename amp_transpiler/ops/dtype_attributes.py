@@ -50,7 +50,7 @@ DTYPE_ATTRIBUTES: dict[str, DtypeAttribute] = {
 
 
 def dtype_attribute(node: ir.Node) -> DtypeAttribute | None:
-    """Return the attribute that sets output types of `node`, or None if its inputs alone set them."""
+    """Return the attribute that sets output types of `node`, or None if only its inputs set them."""
     return DTYPE_ATTRIBUTES.get(node.op_type) if is_standard(node) else None
 
 

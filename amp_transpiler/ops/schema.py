@@ -111,8 +111,8 @@ def signature(domain: str, op_type: str, opset: int) -> Signature | None:
 
 def only_in_runtime(domain: str, op_type: str, opset: int) -> bool:
     """Whether ONNX Runtime keeps the operator in a domain of ONNX's although ONNX does not have it at `opset`."""
-    found = signature(domain, op_type, opset) if domain in _ONNX_DOMAINS or domain == "ai.onnx" else None
-    return found is not None and not found.in_onnx
+    known_signature = signature(domain, op_type, opset) if domain in _ONNX_DOMAINS or domain == "ai.onnx" else None
+    return known_signature is not None and not known_signature.in_onnx
 
 
 def newest_opset() -> int:
@@ -129,7 +129,7 @@ def opset_of(model: ir.Model, domain: str) -> int:
 
 
 def own_opset(model: ir.Model) -> int:
-    """Return the version of ONNX's own domain that the model imports; 0 if it imports other domains alone."""
+    """Return the version of ONNX's own domain that the model imports; 0 if it imports only other domains."""
     imports = model.graph.opset_imports
     return imports.get("", imports.get("ai.onnx", 0))
 
@@ -144,10 +144,10 @@ def runtime_schemas() -> Mapping[tuple[str, str], list[Any]]:
     require_runtime()
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    found: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)
+    schemas: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)
     for schema in state.get_all_operator_schema():
-        found[schema.domain, schema.name].append(schema)
-    return dict(found)
+        schemas[schema.domain, schema.name].append(schema)
+    return dict(schemas)
 
 
 @functools.cache

@@ -51,10 +51,10 @@ def column(name: str) -> Mapping[str, str]:
     Raises:
         ValueError: the table has no such column.
     """
-    found = {operator: row.cells[name] for operator, row in operator_table().items() if name in row.cells}
-    if not found:
+    cells = {operator: row.cells[name] for operator, row in operator_table().items() if name in row.cells}
+    if not cells:
         raise ValueError(f"the operator table has no column {name!r}")
-    return MappingProxyType(found)
+    return MappingProxyType(cells)
 
 
 @functools.cache
@@ -64,10 +64,10 @@ def of_kind(kind: str) -> frozenset[str]:
     Raises:
         ValueError: no operator is of that kind.
     """
-    found = frozenset(operator for operator, row in operator_table().items() if kind in row.kinds)
-    if not found:
+    operators = frozenset(operator for operator, row in operator_table().items() if kind in row.kinds)
+    if not operators:
         raise ValueError(f"the operator table has no kind {kind!r}")
-    return found
+    return operators
 
 
 def parse_table(lines: Iterable[str]) -> dict[str, OperatorRow]:

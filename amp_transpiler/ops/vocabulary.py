@@ -19,22 +19,22 @@ _INTERNAL_DOMAINS = ("com.ms.internal.nhwc", "com.microsoft.nchwc")  # ONNX Runt
 @functools.cache
 def finer_classes() -> Mapping[str, tuple[str, ...]]:
     """Return operator -> the classes of its nodes that have a row of their own (`Conv[depthwise]`)."""
-    found: dict[str, tuple[str, ...]] = {}
+    classes: dict[str, tuple[str, ...]] = {}
     for key in operator_table():
         operator, bracket, _ = key.partition("[")
         if bracket:
-            found[operator] = (*found.get(operator, ()), key)
-    return found
+            classes[operator] = (*classes.get(operator, ()), key)
+    return classes
 
 
 @functools.cache
 def paddle_names() -> Mapping[str, tuple[str, ...]]:
     """Return Paddle's name -> the operators or finer classes that it stands for; empty where ONNX has none."""
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(unmatched("paddle names"), ())
+    operators_by_name: dict[str, tuple[str, ...]] = dict.fromkeys(unmatched("paddle names"), ())
     for operator, names in column("paddle names").items():
         for name in names.split():
-            found[name] = (*found.get(name, ()), operator)
-    return found
+            operators_by_name[name] = (*operators_by_name.get(name, ()), operator)
+    return operators_by_name
 
 
 def known_operator(name: str) -> bool:

@@ -62,7 +62,7 @@ class Found:
         scale: the factor of the products of queries and keys.
         masks: what is added to them.
         guarded: rows without any score that counts give 0 instead of NaN.
-        causal: a query meets the keys up to its own place alone.
+        causal: a query meets the keys only up to its own place.
         result: the Transpose whose output is [batch, queries, heads, size of a value].
         queries: the size of the query's axis 1.
         keys: the size of the key's axis 1.
@@ -91,7 +91,7 @@ def find_attentions(graph: ir.Graph) -> tuple[list[Found], Sizes]:
     if not nodes:
         return [], Sizes(ir.Graph([], [], nodes=[]))
     sizes = Sizes(graph)
-    return [found for node in nodes if (found := kinds[node.op_type](node, sizes)) is not None], sizes
+    return [attention for node in nodes if (attention := kinds[node.op_type](node, sizes)) is not None], sizes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def find_loosely(graph: ir.Graph) -> list[Loose]:
     """Return what is attention, but perhaps not of a form that can be fused, such as with rotated queries and keys."""
     softmaxes = [node for node in graph if node.op_type == "Softmax" and is_standard(node)]
     sizes = Sizes(graph) if softmaxes else None
-    found = []
+    attentions = []
     for softmax in softmaxes:
         scores = softmax.inputs[0]
         product, masks, _ = _scores(scores) if scores is not None else (None, (), 1.0)
@@ -129,8 +129,8 @@ def find_loosely(graph: ir.Graph) -> list[Loose]:
         if query is not None and key is not None and shape is not None and len(shape) == 4:
             heads, size = shape[1], shape[3]
             if isinstance(heads, int) and isinstance(size, int):
-                found.append(Loose(query, key, masks, heads, heads * size))
-    return found
+                attentions.append(Loose(query, key, masks, heads, heads * size))
+    return attentions
 
 
 def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
@@ -185,8 +185,8 @@ def _read_mask(mask: ir.Value) -> Mask:
     """Read the mask of ONNX's operator, for which the lowest number is minus infinity."""
     if mask.dtype == ir.DataType.BOOL:
         return Mask(mask, allowed=True, filler=-np.inf)
-    found = _as_truths(mask)
-    return dataclasses.replace(found, filler=-np.inf) if found.filler <= _AS_INFINITE else found
+    truths = _as_truths(mask)
+    return dataclasses.replace(truths, filler=-np.inf) if truths.filler <= _AS_INFINITE else truths
 
 
 def _found(
@@ -203,7 +203,7 @@ def _found(
         return None
     if (query.heads, query.size) != (key.heads, key.size) or value.heads != query.heads or value.rows != key.rows:
         return None
-    packed = [one.part for one in (query, key, value)]
+    packed = [heads.part for heads in (query, key, value)]
     if packed != [None] * 3 and (packed != [0, 1, 2] or len({query.whole, key.whole, value.whole}) > 1):
         return None
     return Found(
@@ -290,8 +290,8 @@ def _scores(value: ir.Value) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
             return None, (), 1.0
         masks.append(mask)
     product, scale = without_scale(current)
-    found = made_by(product, "MatMul")
-    return (found, tuple(masks), scale) if found is not None else (None, (), 1.0)
+    matmul = made_by(product, "MatMul")
+    return (matmul, tuple(masks), scale) if matmul is not None else (None, (), 1.0)
 
 
 def _chosen(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:

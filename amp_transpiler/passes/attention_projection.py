@@ -41,11 +41,11 @@ def projection(value: ir.Value, sizes: Sizes) -> Projection | None:
         value, part = part.inputs[0], part.inputs[0].producer()
     if part is not None and is_standard(part) and part.op_type in ("Split", "Slice"):
         whole, start = _offset(part, value, sizes)
-        made = None if whole is None else _product(whole, sizes)
+        product = None if whole is None else _product(whole, sizes)
         width = sizes.shape(value)
-        if made is None or width is None or start is None or not isinstance(width[-1], int):
+        if product is None or width is None or start is None or not isinstance(width[-1], int):
             return None
-        return dataclasses.replace(made, start=start, stop=start + width[-1])
+        return dataclasses.replace(product, start=start, stop=start + width[-1])
     return _product(value, sizes)
 
 
@@ -74,9 +74,9 @@ def _offset(part: ir.Node, value: ir.Value, sizes: Sizes) -> tuple[ir.Value | No
 
 
 def _product(value: ir.Value, sizes: Sizes) -> Projection | None:
-    made = made_by(value, "Reshape")
-    if made is not None:
-        return _flat_product(made, sizes)
+    reshape = made_by(value, "Reshape")
+    if reshape is not None:
+        return _flat_product(reshape, sizes)
     bias: ir.Value | None = None
     product: ir.Value | None = value
     if (add := made_by(value, "Add")) is not None:
@@ -88,20 +88,20 @@ def _product(value: ir.Value, sizes: Sizes) -> Projection | None:
 
 
 def _with_bias(add: ir.Node) -> Iterator[tuple[ir.Value | None, ir.Value | None]]:
-    for one, other in (tuple(add.inputs), tuple(reversed(add.inputs))):
-        if constant_array(other) is not None:
-            yield one, other
+    for product, bias in (tuple(add.inputs), tuple(reversed(add.inputs))):
+        if constant_array(bias) is not None:
+            yield product, bias
 
 
-def _flat_product(made: ir.Node, sizes: Sizes) -> Projection | None:
+def _flat_product(reshape: ir.Node, sizes: Sizes) -> Projection | None:
     """Read a product that is done in two dimensions."""
-    gemm = made_by(made.inputs[0], "Gemm")
+    gemm = made_by(reshape.inputs[0], "Gemm")
     flat = None if gemm is None else made_by(gemm.inputs[0], "Reshape")
     if gemm is None or flat is None or any(gemm.attributes.get_int(name, 0) for name in ("transA", "transB")):
         return None
     if any(gemm.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
         return None
-    source, outside = sizes.shape(flat.inputs[0]), sizes.shape(made.outputs[0])
+    source, outside = sizes.shape(flat.inputs[0]), sizes.shape(reshape.outputs[0])
     if source is None or outside is None or len(source) != 3 or len(outside) != 3:
         return None
     bias = gemm.inputs[2] if len(gemm.inputs) > 2 else None
@@ -113,18 +113,19 @@ def _flat_product(made: ir.Node, sizes: Sizes) -> Projection | None:
 def _checked(
     source: ir.Value | None, weight: ir.Value | None, bias: ir.Value | None, sizes: Sizes
 ) -> Projection | None:
-    given, table = sizes.shape(source), constant_shape(weight)
-    if source is None or weight is None or given is None or len(given) != 3 or table is None or len(table) != 2:
+    shape, table = sizes.shape(source), constant_shape(weight)
+    if source is None or weight is None or shape is None or len(shape) != 3 or table is None or len(table) != 2:
         return None
-    if given[2] != table[0] or (bias is not None and constant_shape(bias) != (table[1],)):
+    if shape[2] != table[0] or (bias is not None and constant_shape(bias) != (table[1],)):
         return None
     return Projection(source, weight, bias, 0, table[1])
 
 
 def constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """Return the shape of a constant, without reading it."""
-    array = None if value is None else (value.const_value if value.is_initializer() else None)
-    if array is not None and value is not None and not value.is_graph_input():
-        return tuple(int(size) for size in array.shape.numpy())
-    found: np.ndarray | None = constant_array(value)
-    return None if found is None else found.shape
+    if value is not None and value.is_initializer() and not value.is_graph_input():
+        tensor = value.const_value
+        if tensor is not None:
+            return tuple(int(size) for size in tensor.shape.numpy())
+    content: np.ndarray | None = constant_array(value)
+    return None if content is None else content.shape

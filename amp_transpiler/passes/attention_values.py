@@ -31,7 +31,7 @@ def made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """Return the node that alone reads a value; None where a graph hands it out."""
+    """Return the only node that reads a value; None where a graph hands it out."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 

@@ -22,12 +22,12 @@ def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -
     if not rule.holds_tensor:
         node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(low.dtype))
         return True
-    given = node.attributes.get(rule.attribute)
-    if given is None:  # ConstantOfShape's default is one float32 zero
+    attribute = node.attributes.get(rule.attribute)
+    if attribute is None:  # ConstantOfShape's default is one float32 zero
         zero = ir.Tensor(np.zeros(1, low.numpy), dtype=low.dtype)
         node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, zero)
         return True
-    rounded = read(tensor_of(given), lambda array: convert_array(array, low))
-    tensor = ir.Tensor(rounded, dtype=low.dtype, name=tensor_of(given).name)
+    rounded = read(tensor_of(attribute), lambda array: convert_array(array, low))
+    tensor = ir.Tensor(rounded, dtype=low.dtype, name=tensor_of(attribute).name)
     node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, tensor)
     return True

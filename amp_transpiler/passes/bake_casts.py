@@ -34,10 +34,10 @@ class BakeCasts(Pass[PassResult]):
             value = node.inputs[0] if _can_be_baked(node) else None
             if value is not None and node.outputs[0].dtype is not None:
                 casts.setdefault((value, node.outputs[0].dtype), []).append(node)
-        for (value, dtype), found in casts.items():
+        for (value, dtype), equal_casts in casts.items():
             if _is_the_same(value, _FORMATS[dtype]):
-                _bake(value, _FORMATS[dtype], found, names)
-                baked += len(found)
+                _bake(value, _FORMATS[dtype], equal_casts, names)
+                baked += len(equal_casts)
         return PassResult(model, modified=bool(baked), count=baked)
 
 

@@ -138,8 +138,8 @@ class _InferredFacts:
     def _inferred(self, value: ir.Value) -> onnx.TypeProto.Tensor | None:
         if self._types is None:
             self._types = _infer_types(self._model)
-        found = self._types.get(str(value.name))
-        return found.tensor_type if found is not None and found.HasField("tensor_type") else None
+        type_proto = self._types.get(str(value.name))
+        return type_proto.tensor_type if type_proto is not None and type_proto.HasField("tensor_type") else None
 
 
 def _infer_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
@@ -148,19 +148,19 @@ def _infer_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.info("shapes could not be inferred: %s", error)
         return {}
-    found: dict[str, onnx.TypeProto] = {}
+    types: dict[str, onnx.TypeProto] = {}
     ambiguous: set[str] = set()
     pending = [inferred.graph]
     while pending:
         graph = pending.pop()
         for info in (*graph.input, *graph.value_info, *graph.output):
-            if info.name in found and found[info.name] != info.type:
+            if info.name in types and types[info.name] != info.type:
                 ambiguous.add(info.name)  # sibling branches may use a name twice
-            found[info.name] = info.type
+            types[info.name] = info.type
         for node in graph.node:
             for attribute in node.attribute:
                 pending.extend([*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])])
-    return {name: type_ for name, type_ in found.items() if name not in ambiguous}
+    return {name: type_ for name, type_ in types.items() if name not in ambiguous}
 
 
 def _check(before: ir.Model, after: ir.Model, source: int, target: int) -> None:

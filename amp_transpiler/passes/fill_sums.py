@@ -1,4 +1,4 @@
-"""Tensors of one number, written as a fill and a sum, with the sum in the fill."""
+"""Joins the fill of a tensor with one number and the sum of a number with it to one fill."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _join(add: ir.Node, names: NameAllocator) -> bool:
             continue
         if number is None or number.ndim or len(filled.uses()) != 1 or filled.is_graph_output():
             continue
-        given = fill.attributes.get("value")
-        filler = np.zeros(1, np.float32) if given is None else np.asarray(tensor_of(given).numpy())
+        attribute = fill.attributes.get("value")
+        filler = np.zeros(1, np.float32) if attribute is None else np.asarray(tensor_of(attribute).numpy())
         total = (filler + number).astype(number.dtype).reshape(1)
         NodeBuilder(add, names).become(
             "ConstantOfShape", [fill.inputs[0]], {"value": ir.Tensor(total, dtype=filled.dtype)}

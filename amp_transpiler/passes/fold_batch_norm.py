@@ -30,7 +30,7 @@ class FoldBatchNorm(Pass[PassResult]):
 
     1. With f = scale / sqrt(variance + epsilon) the producer's weights become W * f, one factor for each output
        channel, and its bias becomes (b - mean) * f + B. Both are computed in float64 and rounded once.
-    2. A node is folded if it is in inference mode, its parameters and the producer's weights are constant, and it alone
+    2. A node is folded if it is in inference mode, its parameters and the producer's weights are constant, and only it
        reads the producer, which is in the same graph.
     3. The producer keeps its name; its output gets the name of the BatchNormalization's. Weights with other readers
        stay as they are. New weights are computed when they are read.
@@ -43,11 +43,11 @@ class FoldBatchNorm(Pass[PassResult]):
         self._wanted = wanted
 
     def call(self, model: ir.Model) -> PassResult:
-        found = [node for node in all_nodes(model) if node.op_type == "BatchNormalization" and is_standard(node)]
-        if not found or opset_of(model, "") < _FIRST_OPSET:
+        norms = [node for node in all_nodes(model) if node.op_type == "BatchNormalization" and is_standard(node)]
+        if not norms or opset_of(model, "") < _FIRST_OPSET:
             return PassResult(model, modified=False)
         names, folded = NameAllocator(model), 0
-        for node in found:
+        for node in norms:
             producer = _producer(node)
             fold = None if producer is None else _plan(node, producer)
             if producer is None or fold is None or not self._wanted(node):
@@ -79,13 +79,13 @@ class _Fold:
 
 
 def _producer(node: ir.Node) -> ir.Node | None:
-    """Return the node before `node`, if it is in the same graph and `node` alone reads it."""
+    """Return the node before `node`, if it is in the same graph and only `node` reads it."""
     value = node.inputs[0]
     producer = None if value is None else value.producer()
     if value is None or producer is None or producer.graph is not node.graph or not is_standard(producer):
         return None
-    alone = len(value.uses()) == 1 and not value.is_graph_output()
-    return producer if alone and producer.op_type in _CHANNELS else None
+    is_only_reader = len(value.uses()) == 1 and not value.is_graph_output()
+    return producer if is_only_reader and producer.op_type in _CHANNELS else None
 
 
 def _plan(node: ir.Node, producer: ir.Node) -> _Fold | None:

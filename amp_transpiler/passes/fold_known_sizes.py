@@ -37,7 +37,7 @@ _OPERATORS = {"Cast", *_MOVES, *_ARITHMETIC}
 
 
 class FoldKnownSizes(Pass[PassResult]):
-    """Replaces floats of the main graph that depend on fixed sizes alone by constants; counts them.
+    """Replaces floats of the main graph that depend only on fixed sizes by constants; counts them.
 
     Only sizes of values that have open ones too count: where all are fixed, ONNX Runtime folds. Sizes are inferred from
     the graph's inputs and weights. Shapes that the model declares for other values do not count: they may be wrong.
@@ -56,7 +56,7 @@ class FoldKnownSizes(Pass[PassResult]):
 
 
 def _has_floats_of_sizes(graph: ir.Graph) -> bool:
-    """Whether a Cast to a float reads what depends on sizes and constants alone, so that inference may pay."""
+    """Whether a Cast to a float reads what depends only on sizes and constants, so that inference may pay."""
     sized: set[ir.Value] = set()
     for node in graph:
         if not is_standard(node):
@@ -72,7 +72,7 @@ def _has_floats_of_sizes(graph: ir.Graph) -> bool:
 
 
 def _known_values(graph: ir.Graph, sizes: Mapping[str, Sequence[int | None]]) -> dict[ir.Value, np.ndarray]:
-    """Return the values that depend on sizes and constants alone; open sizes among their elements are `_UNKNOWN`."""
+    """Return the values that depend only on sizes and constants; open sizes among their elements are `_UNKNOWN`."""
     known: dict[ir.Value, np.ndarray] = {}
     for node in graph:
         if not is_standard(node) or not node.outputs:

@@ -52,7 +52,7 @@ class FuseAttention(Pass[PassResult]):
         if not attentions:
             return PassResult(model, modified=False)
         writer = _Writer(model, sizes)
-        fused = sum(writer.write(found) for found in attentions)
+        fused = sum(writer.write(attention) for attention in attentions)
         if fused:
             graph.opset_imports.setdefault(_DOMAIN, 1)
         logger.info("%d of %d attentions fused", fused, len(attentions))
@@ -69,21 +69,21 @@ class _Writer:
         self._names = NameAllocator(model)
         self._masks: dict[tuple[object, ...], ir.Value] = {}
 
-    def write(self, found: Found) -> bool:
+    def write(self, attention: Found) -> bool:
         """Replace one attention; return False if it cannot be."""
-        masks = [mask for mask in found.masks if not self._counts_everything(mask)]
+        masks = [mask for mask in attention.masks if not self._counts_everything(mask)]
         # With a finite filler a row in which no score counts becomes an average, in the source as here.
-        guarded = found.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
-        readers = self._readers(found)
-        parts = self._projections(found)
-        if readers is None or (guarded and not self._rows_can_be_told(masks)) or (found.packed and parts is None):
+        guarded = attention.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
+        readers = self._readers(attention)
+        parts = self._projections(attention)
+        if readers is None or (guarded and not self._rows_can_be_told(masks)) or (attention.packed and parts is None):
             return False
-        builder = NodeBuilder(found.result, self._names)
-        bias = self._bias(builder, masks, found) if masks else None
-        result = self._operator(builder, found, parts, bias)
+        builder = NodeBuilder(attention.result, self._names)
+        bias = self._bias(builder, masks, attention) if masks else None
+        result = self._operator(builder, attention, parts, bias)
         if guarded:
             zero = builder.constant(np.asarray(0.0, np.float32))
-            rows = self._rows(builder, masks[0], found)
+            rows = self._rows(builder, masks[0], attention)
             result = builder.node("Where", [rows, result, zero], dtype=ir.DataType.FLOAT)
         for reader, is_whole in readers:
             if is_whole:
@@ -92,10 +92,10 @@ class _Writer:
                 reader.replace_input_with(0, result)
         return True
 
-    def _readers(self, found: Found) -> list[tuple[ir.Node, bool]] | None:
+    def _readers(self, attention: Found) -> list[tuple[ir.Node, bool]] | None:
         """Return the Reshapes behind the attention, each with whether its result is [batch, queries, all heads]."""
-        value = found.result.outputs[0]
-        whole, shape = self._sizes.shape(found.query), self._sizes.shape(value)
+        value = attention.result.outputs[0]
+        whole, shape = self._sizes.shape(attention.query), self._sizes.shape(value)
         if value.is_graph_output() or whole is None or shape is None or not isinstance(shape[3], int):
             return None
         readers = []
@@ -105,7 +105,7 @@ class _Writer:
             if use.node.op_type != "Reshape" or use.idx != 0:
                 return None
             flat, wanted = self._sizes.shape(use.node.outputs[0]), self._sizes.content(use.node.inputs[1])
-            fits = flat is not None and len(flat) == 3 and flat[2] == found.heads * shape[3]
+            fits = flat is not None and len(flat) == 3 and flat[2] == attention.heads * shape[3]
             fits = fits and flat is not None and (flat[0] == whole[0] or flat[1] == whole[1])
             if not fits and (wanted is None or 0 in wanted[2:]):
                 return None
@@ -119,34 +119,34 @@ class _Writer:
 
     # ---- the operator ----
 
-    def _projections(self, found: Found) -> list[Projection] | None:
+    def _projections(self, attention: Found) -> list[Projection] | None:
         """Return how queries, keys and values are products of one value with constants; None if they are not."""
-        values = (found.query, found.key, found.value)
+        values = (attention.query, attention.key, attention.value)
         parts = [part for value in values if (part := projection(value, self._sizes)) is not None]
         if len(parts) < 3 or len({part.source for part in parts}) > 1:
             return None
-        if not found.packed:
+        if not attention.packed:
             return parts
         return [
             dataclasses.replace(
-                part, start=part.start + index * found.width, stop=part.start + (index + 1) * found.width
+                part, start=part.start + index * attention.width, stop=part.start + (index + 1) * attention.width
             )
             for index, part in enumerate(parts)
         ]
 
     def _operator(
-        self, builder: NodeBuilder, found: Found, made: list[Projection] | None, bias: ir.Value | None
+        self, builder: NodeBuilder, attention: Found, parts: list[Projection] | None, bias: ir.Value | None
     ) -> ir.Value:
-        values = (found.query, found.key, found.value)
-        attributes: dict[str, object] = {"num_heads": found.heads, "scale": found.scale}
-        if found.causal:
+        values = (attention.query, attention.key, attention.value)
+        attributes: dict[str, object] = {"num_heads": attention.heads, "scale": attention.scale}
+        if attention.causal:
             attributes["unidirectional"] = 1
-        if made is not None:
-            weight, offset = self._side_by_side(made)
-            widths = [part.stop - part.start for part in made]
+        if parts is not None:
+            weight, offset = self._side_by_side(parts)
+            widths = [part.stop - part.start for part in parts]
             if len(set(widths)) > 1:
                 attributes["qkv_hidden_sizes"] = widths
-            inputs = [made[0].source, weight, offset, None, None, bias]
+            inputs = [parts[0].source, weight, offset, None, None, bias]
             return self._fused(builder, "Attention", inputs, attributes)
         return self._fused(builder, "MultiHeadAttention", [*values, None, None, bias], attributes)
 
@@ -167,8 +167,8 @@ class _Writer:
         width = parts[-1].stop
         together = [part.start for part in parts] == [0, parts[0].stop, parts[1].stop]
         shape = parts[0].weight.const_value
-        one = len({part.weight for part in parts}) == 1
-        if together and one and shape is not None and shape.shape[1] == width and parts[0].bias is not None:
+        shared = len({part.weight for part in parts}) == 1
+        if together and shared and shape is not None and shape.shape[1] == width and parts[0].bias is not None:
             return parts[0].weight, parts[0].bias
         weights = [_columns(part.weight, part) for part in parts]
         biases = [
@@ -193,17 +193,17 @@ class _Writer:
             return array is not None and not array.any()
         return _is_everywhere(mask.value, not mask.inverted)
 
-    def _bias(self, builder: NodeBuilder, masks: Sequence[Mask], found: Found) -> ir.Value:
+    def _bias(self, builder: NodeBuilder, masks: Sequence[Mask], attention: Found) -> ir.Value:
         """Return the sum of the masks, in four dimensions of which the last two are full."""
-        key = (*masks, found.queries, found.keys)
+        key = (*masks, attention.queries, attention.keys)
         if key not in self._masks:
             total = self._summand(builder, masks[0])
             for mask in masks[1:]:
                 total = builder.node("Add", [total, self._summand(builder, mask)], dtype=ir.DataType.FLOAT)
             shapes = [self._sizes.shape(mask.value) for mask in masks]
             whole = self._sizes.broadcast(shapes)
-            if whole is None or len(whole) != 4 or whole[2:] != (found.queries, found.keys):
-                total = builder.node("Expand", [total, self._square(builder, found)], dtype=ir.DataType.FLOAT)
+            if whole is None or len(whole) != 4 or whole[2:] != (attention.queries, attention.keys):
+                total = builder.node("Expand", [total, self._square(builder, attention)], dtype=ir.DataType.FLOAT)
             self._masks[key] = total
         return self._masks[key]
 
@@ -217,9 +217,9 @@ class _Writer:
             self._masks[(mask,)] = builder.node("Where", [mask.value, *choice], dtype=ir.DataType.FLOAT)
         return self._masks[(mask,)]
 
-    def _square(self, builder: NodeBuilder, found: Found) -> ir.Value:
+    def _square(self, builder: NodeBuilder, attention: Found) -> ir.Value:
         ones = builder.constant(np.asarray([1, 1], np.int64))
-        sides = [self._size(builder, value, 1) for value in (found.query, found.key)]
+        sides = [self._size(builder, value, 1) for value in (attention.query, attention.key)]
         return builder.node("Concat", [ones, *sides], {"axis": 0}, ir.DataType.INT64)
 
     def _size(self, builder: NodeBuilder, value: ir.Value, axis: int) -> ir.Value:
@@ -230,21 +230,21 @@ class _Writer:
         shape = self._sizes.shape(masks[0].value)
         return len(masks) == 1 and masks[0].allowed and shape is not None and len(shape) == 4 and shape[1] == 1
 
-    def _rows(self, builder: NodeBuilder, mask: Mask, found: Found) -> ir.Value:
+    def _rows(self, builder: NodeBuilder, mask: Mask, attention: Found) -> ir.Value:
         """Return [batch, queries, 1]: whether any score of the row counts."""
-        key = ("rows", mask, found.queries, found.keys)
+        key = ("rows", mask, attention.queries, attention.keys)
         if key not in self._masks:
-            # Not by the mask's numbers: where its "minus infinity" is read by attentions alone, they may be low.
-            one, none = (builder.constant(np.asarray(number, np.float32)) for number in (1.0, 0.0))
-            choice = [none, one] if mask.inverted else [one, none]
+            # Not by the mask's numbers: where its "minus infinity" is read only by attentions, they may be low.
+            unit, none = (builder.constant(np.asarray(number, np.float32)) for number in (1.0, 0.0))
+            choice = [none, unit] if mask.inverted else [unit, none]
             best, axes = builder.node("Where", [mask.value, *choice], dtype=ir.DataType.FLOAT), [-1]
             attributes: dict[str, object]
             inputs, attributes = [best], {"axes": axes, "keepdims": 0}
             if self._opset >= _REDUCES_BY_INPUT:
                 inputs, attributes = [best, builder.constant(np.asarray(axes, np.int64))], {"keepdims": 0}
             best = builder.node("ReduceMax", inputs, attributes, ir.DataType.FLOAT)
-            told = builder.node("Greater", [best, none], None, ir.DataType.BOOL)
-            self._masks[key] = builder.node("Transpose", [told], {"perm": [0, 2, 1]}, ir.DataType.BOOL)
+            row_counts = builder.node("Greater", [best, none], None, ir.DataType.BOOL)
+            self._masks[key] = builder.node("Transpose", [row_counts], {"perm": [0, 2, 1]}, ir.DataType.BOOL)
         return self._masks[key]
 
 

@@ -27,7 +27,7 @@ class GuardTransposes(Pass[PassResult]):
 
     MatmulTransposeFusion exchanges a Transpose and the Cast behind it, and then gives up where the MatMul cannot take
     the Transpose. The new Cast was never looked up, so the session is refused on CUDA ("Failed to find kernel for
-    Cast(-1)"). A model whose Cast comes first is left alone.
+    Cast(-1)"). A model whose Cast comes first stays as it is.
 
     ONNX Runtime 1.31's CPU provider computes such a MatMul in float32. MatmulTransposeFusion then starts on a Transpose
     that moves the first dimension to one of the last two, gives up because the weights have another rank, and leaves
@@ -147,8 +147,8 @@ def _producer_before_scaling(value: ir.Value) -> ir.Node | None:
 def _perm(transpose: ir.Node | None) -> list[int]:
     if transpose is None or transpose.op_type != "Transpose" or not is_standard(transpose):
         return []
-    given = transpose.attributes.get("perm")
-    return [] if given is None or given.is_ref() else list(given.as_ints())
+    perm = transpose.attributes.get("perm")
+    return [] if perm is None or perm.is_ref() else list(perm.as_ints())
 
 
 def _moves_the_batch(perm: list[int]) -> bool:

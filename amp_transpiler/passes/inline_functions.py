@@ -125,11 +125,11 @@ class _Inliner:
         """Give a copied node its names, the metadata of the call, and values for references to attributes."""
         for name, attribute in list(node.attributes.items()):
             if attribute.is_ref():
-                given = attributes.get(str(attribute.ref_attr_name))
-                if given is None:  # an optional attribute that the call leaves out
+                passed = attributes.get(str(attribute.ref_attr_name))
+                if passed is None:  # an optional attribute that the call leaves out
                     del node.attributes[name]
                 else:
-                    node.attributes[name] = _renamed(name, given, call)
+                    node.attributes[name] = _renamed(name, passed, call)
         for _, body in bodies(node):
             for inner in body:
                 self._settle(inner, call, attributes)
@@ -164,13 +164,13 @@ class _Names:
 
 
 def _check_call(call: ir.Node, function: ir.Function) -> None:
-    for kind, given, known in (
+    for kind, count, known in (
         ("inputs", len(call.inputs), len(function.inputs)),
         ("outputs", len(call.outputs), len(function.outputs)),
     ):
-        if given > known:
+        if count > known:
             name, node = visible(f"{function.domain}::{function.name}", 80), visible(str(call.name), 60)
-            raise ModelError(f"node '{node}' calls function '{name}' with {given} {kind}, and it has {known}")
+            raise ModelError(f"node '{node}' calls function '{name}' with {count} {kind}, and it has {known}")
 
 
 def _renamed(name: str, attribute: ir.Attr, call: ir.Node) -> ir.Attr:
@@ -261,11 +261,11 @@ def _separate_scopes(model: ir.Model) -> None:
     names = NameAllocator(model)
 
     def visit(graph: ir.Graph, outer: set[str]) -> None:
-        own = [value for value in _defined(graph) if value.name]
-        for value in own:
+        values = [value for value in _defined(graph) if value.name]
+        for value in values:
             if value.name in outer:
                 value.name = names.fresh(str(value.name))
-        mine = {str(value.name) for value in own}
+        mine = {str(value.name) for value in values}
         outer |= mine
         for node in graph:
             for _, body in bodies(node):

@@ -52,7 +52,7 @@ def _copy_shape(value: ir.Value) -> ir.Shape | None:
 
 
 def _confirmed(value: ir.Value) -> ir.Shape | None:
-    """Return what is known of the shape of an output beside its declaration: all of it, or the rank alone.
+    """Return what is known of the shape of an output beside its declaration: all of it, or only the rank.
 
     ONNX Runtime only warns where an output has another shape than declared. Of a value inside the graph it believes
     the declaration, and gives it the memory of another one of the same shape. Shapes of known inputs are known to

@@ -60,12 +60,12 @@ class LimitOpset(Pass[PassResult]):
         try:
             lowered = LowerOpset(self._newest)(model)
         except OpsetConversionError:
-            own, opset = frozenset(all_nodes(model)), opset_of(model, "")
-            newer = (node for node in own if is_standard(node) and _is_newer(node, opset, self._newest))
+            own_nodes, opset = frozenset(all_nodes(model)), opset_of(model, "")
+            newer = (node for node in own_nodes if is_standard(node) and _is_newer(node, opset, self._newest))
             named = [f"{node.op_type} '{node.name}'" for node in newer]
             written = _write_out_newer(model, self._newest)
             propagate_types(model)  # what a definition computes has no types yet, and lowering asks for them
-            _lower(model, self._newest, own, sorted(named))
+            _lower(model, self._newest, own_nodes, sorted(named))
             UnifyConstants()(model)
             NameNodes()(model)
             kinds = ", ".join(sorted(set(written)))
@@ -74,14 +74,14 @@ class LimitOpset(Pass[PassResult]):
         return PassResult(model, modified=lowered.modified or not spelled)
 
 
-def _lower(model: ir.Model, newest: int, own: Collection[ir.Node], written: Sequence[str]) -> None:
+def _lower(model: ir.Model, newest: int, own_nodes: Collection[ir.Node], written: Sequence[str]) -> None:
     """Lower the opset; where a node of a definition stands in the way, name the operators that were written out."""
     opset = opset_of(model, "")
-    foreign = next((node for node in needing(model, newest) if node not in own), None)
+    foreign = next((node for node in needing(model, newest) if node not in own_nodes), None)
     try:
         LowerOpset(newest)(model)
     except OpsetConversionError as error:
-        if foreign is None or next(needing(model, newest)) in own:
+        if foreign is None or next(needing(model, newest)) in own_nodes:
             raise
         raise OpsetConversionError(
             f"opset {opset} is needed by {first_few(written, _MOST_NAMED)}: written out by definition, "
@@ -128,10 +128,10 @@ def _definition(node: ir.Node, opset: int, name: str) -> onnx.FunctionProto:
     if not function.input:  # some builders leave the interface to the schema
         function.input.extend(formal.name for formal in schema.inputs)
         function.output.extend(formal.name for formal in schema.outputs)
-    made = {name for step in function.node for name in step.output}
-    kept = [name for name in function.output if name in made]  # a body may leave out outputs that the node does
+    computed = {name for step in function.node for name in step.output}
+    outputs = [name for name in function.output if name in computed]  # a body may leave out outputs that the node does
     del function.output[:]
-    function.output.extend(kept)
+    function.output.extend(outputs)
     _give_attributes(function, schema)
     del function.opset_import[:]  # the body of the schema in force is written for the opset in force
     function.opset_import.append(onnx.helper.make_opsetid("", opset))

@@ -69,7 +69,7 @@ class Pass(ir.passes.InPlacePass, Generic[Result]):
 
 
 def run_pass(pass_: Pass[Result], model: ir.Model) -> Result:
-    """Run one pass on a typed model; if it changed the model, type the model anew and verify it.
+    """Run one pass on a typed model; if it changed the model, type the model again and verify it.
 
     Raises:
         VerificationError: the pass left the model ill typed; the message names it.
@@ -82,13 +82,15 @@ def run_pass(pass_: Pass[Result], model: ir.Model) -> Result:
 
 
 def _retype(model: ir.Model, after: str) -> list[ir.Node] | None:
-    """Type the model anew, as `propagate_types` does. Outputs must keep the types that the pass declared."""
+    """Type the model again, as `propagate_types` does. Outputs must keep the types that the pass declared."""
     declared = [(value, type_string(value.type)) for value in model.graph.outputs]
     examples = propagate_types(model)
     for value, text in declared:
-        found = type_string(value.type)
-        if text is not None and found != text:
-            raise VerificationError(f"after {after}: output '{value.name}' is declared {text}, but {found} is computed")
+        computed = type_string(value.type)
+        if text is not None and computed != text:
+            raise VerificationError(
+                f"after {after}: output '{value.name}' is declared {text}, but {computed} is computed"
+            )
     return examples
 
 

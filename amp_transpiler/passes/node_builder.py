@@ -47,7 +47,7 @@ class NodeBuilder:
         name = self._names.fresh(f"{self._prefix}/{op_type}")
         type_ = None if dtype is None else ir.TensorType(dtype)
         results = [ir.Value(name=self._names.fresh(f"{name}_output"), type=type_) for _ in range(outputs)]
-        made = ir.Node(
+        node = ir.Node(
             "",
             op_type,
             inputs,
@@ -60,11 +60,11 @@ class NodeBuilder:
         graph = self.anchor.graph
         if graph is None:
             raise ValueError(f"node '{self._prefix}' belongs to no graph, so nothing can be put in front of it")
-        graph.insert_before(self.anchor, made)
+        graph.insert_before(self.anchor, node)
         return results
 
     def constant(self, array: np.ndarray, dtype: ir.DataType | None = None) -> ir.Value:
-        """Return the output of a new Constant node; `dtype` as told by the array unless given."""
+        """Return the output of a new Constant node; `dtype` is the array's unless given."""
         tensor = ir.Tensor(array, dtype=dtype) if dtype is not None else ir.tensor(array)
         value = self.node("Constant", [], {"value": tensor}, tensor.dtype)
         value.shape = ir.Shape(array.shape)

@@ -239,10 +239,10 @@ def _softmax(at: Site) -> None:
     shape = at.build.node("Shape", [data], dtype=ir.DataType.INT64)
     rows = at.build.node("Flatten", [data], {"axis": axis}, dtype)
     result = at.build.node(at.node.op_type, [rows], {"axis": -1}, dtype)
-    made, name = result.producer(), at.node.name
+    operator, name = result.producer(), at.node.name
     at.build.become("Reshape", [result, shape])
-    if made is not None and name:  # the name stays with the operator
-        at.node.name, made.name = made.name, name
+    if operator is not None and name:  # the name stays with the operator
+        at.node.name, operator.name = operator.name, name
 
 
 def _resize_empty(at: Site) -> None:
@@ -295,8 +295,8 @@ def _group_norm(at: Site) -> None:
     else:
         size = at.build.node("Shape", [data], {"start": 1, "end": 2}, ir.DataType.INT64)
         count = at.build.node("Div", [size, at.build.constant(np.array([groups], np.int64))], dtype=ir.DataType.INT64)
-        one = at.build.constant(np.ones(1, np.int64))
-        repeats = at.build.node("Concat", [one, count], {"axis": 0}, ir.DataType.INT64)
+        single = at.build.constant(np.ones(1, np.int64))
+        repeats = at.build.node("Concat", [single, count], {"axis": 0}, ir.DataType.INT64)
     column, flat = at.build.constant(np.array([-1, 1], np.int64)), at.build.constant(np.array([-1], np.int64))
     for slot in (1, 2):
         dtype = at.facts.dtype(at.node.inputs[slot])

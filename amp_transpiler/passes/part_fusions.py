@@ -67,7 +67,7 @@ class PartFusions(Pass[PassResult]):
 
 
 def _is_normalised(value: ir.Value) -> bool:
-    """Whether one normalisation alone reads a sum: as one node, or written out, perhaps in float32."""
+    """Whether only one normalisation reads a sum: as one node, or written out, perhaps in float32."""
     readers = [use.node for use in value.uses()]
     if len(readers) == 1 and readers[0].op_type == "Cast":
         readers = [use.node for use in readers[0].outputs[0].uses()]

@@ -24,7 +24,7 @@ class ReleaseInitializers(Pass[PassResult]):
     1. Up to IR version 3 every initializer had to be listed as an input, so the list says nothing: the initializers
        become constants, and the IR version becomes 4, the first to allow that. Those in `keep` stay inputs: a training
        step replaces its states.
-    2. From version 4 on a listed initializer is a default that callers may override. It is left alone, with a note,
+    2. From version 4 on a listed initializer is a default that callers may override. It stays, with a note,
        since its owner may not know that this keeps it float32.
 
     Args:

@@ -28,8 +28,8 @@ class RowProducts(Pass[PassResult]):
         found: the sums, each with the product that it is.
     """
 
-    def __init__(self, found: Mapping[ir.Node, RowSum]) -> None:
-        self._found = found
+    def __init__(self, row_sums: Mapping[ir.Node, RowSum]) -> None:
+        self._found = row_sums
 
     def call(self, model: ir.Model) -> PassResult:
         names = NameAllocator(model) if self._found else None

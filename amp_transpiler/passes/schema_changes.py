@@ -19,7 +19,7 @@ __all__ = [
     "since_version",
 ]
 
-# Versions that give an unchanged node another meaning although their signature alone does not say so: what is new looks
+# Versions that give an unchanged node another meaning although their signature does not say so: what is new looks
 # like an addition with a default, or nothing differs but the text. Read from the schemas' documentation.
 SEMANTICS_CHANGED: dict[tuple[str, int], str] = {
     ("PRelu", 7): "a slope of one axis belongs to the channels before, to the last axis from then on",
@@ -33,10 +33,10 @@ SEMANTICS_CHANGED: dict[tuple[str, int], str] = {
 
 @functools.cache
 def _histories() -> dict[tuple[str, str], tuple[onnx.defs.OpSchema, ...]]:
-    found: dict[tuple[str, str], list[onnx.defs.OpSchema]] = {}
+    histories: dict[tuple[str, str], list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
-        found.setdefault((schema.domain, schema.name), []).append(schema)
-    return {key: tuple(sorted(versions, key=lambda s: s.since_version)) for key, versions in found.items()}
+        histories.setdefault((schema.domain, schema.name), []).append(schema)
+    return {key: tuple(sorted(versions, key=lambda s: s.since_version)) for key, versions in histories.items()}
 
 
 def schema_history(domain: str, op_type: str) -> tuple[onnx.defs.OpSchema, ...]:

@@ -43,11 +43,11 @@ class SignRotations(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         sines = [node for node in model.graph if node.op_type == "Sin" and is_standard(node)]
-        found = [(angles, node) for node in sines if (angles := _angles(node)) is not None]
-        sizes = Sizes(model.graph) if found else None
-        names = NameAllocator(model) if found else None
+        rotations = [(angles, node) for node in sines if (angles := _angles(node)) is not None]
+        sizes = Sizes(model.graph) if rotations else None
+        names = NameAllocator(model) if rotations else None
         count = 0
-        for angles, sine in found:
+        for angles, sine in rotations:
             assert sizes is not None  # there is one
             assert names is not None
             if _is_last(angles, sizes) and (turned := _turned(sine, angles.frequencies.shape[-1], sizes)):
@@ -92,7 +92,7 @@ def _is_last(angles: _Angles, sizes: Sizes) -> bool:
 
 def _turned(sine: ir.Node, half: int, sizes: Sizes) -> list[ir.Node] | None:
     """Return the `Concat(Neg(x2), x1)` that a sine is multiplied with; None if it is used for anything else."""
-    found: list[ir.Node] = []
+    swaps: list[ir.Node] = []
     pending = [sine.outputs[0]]
     while pending:
         value = pending.pop()
@@ -107,10 +107,10 @@ def _turned(sine: ir.Node, half: int, sizes: Sizes) -> list[ir.Node] | None:
             if node.op_type != "Mul" or (len(others) == 1 and _is_one_number(others[0])):
                 pending.append(node.outputs[0])
             elif len(others) == 1 and (swapped := _swapped(others[0], half, sizes)) is not None:
-                found.append(swapped)
+                swaps.append(swapped)
             else:
                 return None
-    return list(dict.fromkeys(found)) or None
+    return list(dict.fromkeys(swaps)) or None
 
 
 def _is_one_number(value: ir.Value) -> bool:
@@ -126,7 +126,7 @@ def _swapped(value: ir.Value, half: int, sizes: Sizes) -> ir.Node | None:
     if node.attributes.get_int("axis", 0) % len(shape) != len(shape) - 1 or not _is_read_by(value, ("Mul",)):
         return None
     minus = None if node.inputs[0] is None else node.inputs[0].producer()
-    widths = [part[-1] if (part := sizes.shape(one)) else None for one in node.inputs]
+    widths = [part[-1] if (part := sizes.shape(operand)) else None for operand in node.inputs]
     is_minus = minus is not None and minus.op_type == "Neg" and is_standard(minus)
     return node if is_minus and widths == [half, half] and len(value.uses()) == 1 else None
 
@@ -139,9 +139,9 @@ def _rewrite(angles: _Angles, turned: list[ir.Node], names: NameAllocator) -> No
     assert product is not None  # it was looked at
     assert isinstance(graph, ir.Graph)
     builder.become("Mul", [angles.positions, builder.constant(signed)])
-    given = list(product.inputs)
+    inputs = list(product.inputs)
     remove_unread(product)
-    for value in given:
+    for value in inputs:
         if value is not None and value.is_initializer() and not value.is_graph_input() and not is_used(value):
             graph.initializers.pop(str(value.name), None)
     for node in turned:

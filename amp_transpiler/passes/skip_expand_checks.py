@@ -46,9 +46,9 @@ class SkipExpandChecks(Pass[PassResult]):
         for node in list(all_nodes(model)):
             if node.op_type != "Where" or not is_standard(node) or node.graph is None:
                 continue
-            found = _checked(node)
-            if found is not None and not node.outputs[0].is_graph_output() and _are_sizes(found, sizes):
-                ir.convenience.replace_all_uses_with(node.outputs[0], _unflattened(found))
+            checked = _checked(node)
+            if checked is not None and not node.outputs[0].is_graph_output() and _are_sizes(checked, sizes):
+                ir.convenience.replace_all_uses_with(node.outputs[0], _unflattened(checked))
                 remove_unread(node)
                 count += 1
         if count:
@@ -88,8 +88,8 @@ def _is_minus_one(value: ir.Value | None) -> bool:
     if node is None or not is_standard(node):
         return False
     if node.op_type == "Mul":
-        one, other = node.inputs
-        return (_is_ones(one) and _is_minus_one(other)) or (_is_ones(other) and _is_minus_one(one))
+        first, second = node.inputs
+        return (_is_ones(first) and _is_minus_one(second)) or (_is_ones(second) and _is_minus_one(first))
     return _filled_with(node) == -1
 
 
@@ -140,4 +140,4 @@ def _is_of_sizes(value: ir.Value, known: dict[ir.Value, bool]) -> bool:
         return False
     inputs = _KEEP_SIZES[node.op_type]
     read = node.inputs if inputs is None else [node.inputs[index] for index in inputs]
-    return all(_are_sizes(one, known) for one in read)
+    return all(_are_sizes(source, known) for source in read)

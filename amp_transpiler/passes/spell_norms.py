@@ -29,12 +29,12 @@ class SpellNorms(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        if found := [node for node in all_nodes(model) if _normalises(node)]:
+        if norms := [node for node in all_nodes(model) if _normalises(node)]:
             names = NameAllocator(model)
-            for node in found:
+            for node in norms:
                 _divide(node, names)
-            logger.info("%d reciprocals of normalisations written as divisions, so that they are fused", len(found))
-        return PassResult(model, modified=bool(found), count=len(found))
+            logger.info("%d reciprocals of normalisations written as divisions, so that they are fused", len(norms))
+        return PassResult(model, modified=bool(norms), count=len(norms))
 
 
 def _normalises(node: ir.Node) -> bool:
@@ -69,5 +69,5 @@ def _divide(node: ir.Node, names: NameAllocator) -> None:
     dtype = node.outputs[0].dtype
     assert dtype is not None  # it was asked for
     builder = NodeBuilder(node, names)
-    one = builder.constant(np.asarray(1.0).astype(dtype.numpy()), dtype)
-    builder.become("Div", [one, node.inputs[0]])
+    numerator = builder.constant(np.asarray(1.0).astype(dtype.numpy()), dtype)
+    builder.become("Div", [numerator, node.inputs[0]])

@@ -196,13 +196,13 @@ class _Edit:
         return ((index, value) for index, value in enumerate(node.inputs) if value is not None and self._is_low(value))
 
     def _outputs_that_keep(self) -> list[tuple[int, ir.Value, ir.DataType]]:
-        found = []
+        outputs = []
         for index, value in enumerate(self._model.graph.outputs):
             if value in self._old and value.name not in self._new_io:
                 if not isinstance(value.type, ir.TensorType):
                     raise _cannot_cast("output", value)
-                found.append((index, value, self._old[value]))
-        return found
+                outputs.append((index, value, self._old[value]))
+        return outputs
 
     # Edits.
 

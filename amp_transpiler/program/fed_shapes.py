@@ -1,4 +1,4 @@
-"""The shapes that are fed, in a model: given to its inputs, checked against what is declared, and told apart."""
+"""Writes the shapes that are fed into a model: checks them against its declarations and tells symbols apart."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _unequal(symbol: str, known: _Fed, fed: _Fed, reader: str = "") -> str:
 
 
 def _tell_apart(model: ir.Model, symbol: str, known: _Fed, fed: _Fed) -> None:
-    """Infer the sizes that `symbol` stands for anew: it has a different one in different values.
+    """Infer again the sizes that `symbol` stands for: it has a different one in different values.
 
     Raises:
         InputError: an operator reads two values of different sizes for it, and its gradient was made for equal ones.
@@ -103,8 +103,8 @@ def _tell_apart(model: ir.Model, symbol: str, known: _Fed, fed: _Fed) -> None:
         if role_of(node) != "forward":
             continue
         for values in _combined(node):
-            found = {_size(value, axis) for value, axis in values if _was(before, value, axis, symbol)}
-            numbers = {size for size in found if size is not None}
+            sizes_seen = {_size(value, axis) for value, axis in values if _was(before, value, axis, symbol)}
+            numbers = {size for size in sizes_seen if size is not None}
             if len(numbers) > 1 and (trains or len(numbers - {1}) > 1):
                 origin = scope_of(node)
                 raise InputError(

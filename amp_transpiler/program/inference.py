@@ -56,5 +56,5 @@ def _stop_stacking(node: ir.Node) -> None:
         body.remove(maker, safe=True)
         node.resize_outputs(len(node.outputs) - 1)
         for name in ("scan_output_directions", "scan_output_axes"):
-            if (given := node.attributes.get(name)) is not None:
-                node.attributes[name] = ir.AttrInt64s(name, given.as_ints()[:-1])
+            if (attribute := node.attributes.get(name)) is not None:
+                node.attributes[name] = ir.AttrInt64s(name, attribute.as_ints()[:-1])

@@ -18,7 +18,7 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 __all__ = ["common_dtype", "is_operand", "operate"]
 
 _FLOAT, _INT64, _BOOL = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL
-_ORDERS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}  # of numbers alone, in ONNX
+_ORDERS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}  # only of numbers, in ONNX
 
 
 def is_operand(content: Any) -> bool:

@@ -163,7 +163,7 @@ class Program(StateDictionary):
         whole: bool = False,
         limit: int | None = 1000,
     ) -> None:
-        """Draw the graph before and after its last conversion side by side; it alone if it was not converted.
+        """Draw the graph before and after its last conversion side by side; only the graph if it was not converted.
 
         Low nodes, float32 nodes and casts have colours of their own; what a region keeps is dashed. graphviz draws if
         it is installed.
@@ -226,11 +226,11 @@ class Program(StateDictionary):
         Raises:
             InputError: there is none.
         """
-        found = self.find(name)
-        if found is None:
+        graph_value = self.find(name)
+        if graph_value is None:
             assert self._values is not None  # filled by `find`
             raise InputError(f"there is no variable {name!r}{did_you_mean(name, self._values)} in {self!r}")
-        return found
+        return graph_value
 
     def var(self, name: str) -> Variable:
         """Return a handle on the value with this name.
@@ -254,8 +254,8 @@ class Program(StateDictionary):
         """
         if isinstance(variable, str):
             return variable
-        name, other, own = variable.name, variable.program, self.find(variable.name)
-        related = self._family is other._family and own is not None and own.producer() is not None  # noqa: SLF001  # its own class
+        name, other, counterpart = variable.name, variable.program, self.find(variable.name)
+        related = self._family is other._family and counterpart is not None and counterpart.producer() is not None  # noqa: SLF001  # its own class
         if related and self._births.get(name) != other._births.get(name):  # noqa: SLF001  # see above
             raise InputError(
                 f"'{name}' is a variable of {other!r}; what {self!r} calls '{name}' was built independently, after one "
@@ -307,11 +307,11 @@ class Program(StateDictionary):
 
     def builder(self, role: Role = "forward") -> GraphBuilder:
         """Return the builder that appends to the main graph and marks nodes with `role` and the current regions."""
-        found = self._builders.get(role)
-        if found is None:
+        builder = self._builders.get(role)
+        if builder is None:
             first = next(iter(self._builders.values()), None)
-            found = self._builders[role] = _ProgramBuilder(self, role, first)
-        return found
+            builder = self._builders[role] = _ProgramBuilder(self, role, first)
+        return builder
 
     @contextlib.contextmanager
     def inside(self, graph: ir.Graph) -> Iterator[None]:
@@ -353,13 +353,13 @@ class Program(StateDictionary):
         """
         wanted = list(shape)
         if persistable.name in self.persistables:
-            found = self.value(persistable.name)
-            if found.dtype != dtype or list(found.shape or ()) != wanted:
+            existing = self.value(persistable.name)
+            if existing.dtype != dtype or list(existing.shape or ()) != wanted:
                 raise InputError(
-                    f"'{persistable.name}' is {found.dtype} {found.shape} in this program already, and is now added as "
-                    f"{dtype} {wanted}: give it another name"
+                    f"'{persistable.name}' is {existing.dtype} {existing.shape} in this program already, "
+                    f"and is now added as {dtype} {wanted}: give it another name"
                 )
-            return found
+            return existing
         self.persistables[persistable.name] = persistable
         return self.add_input(persistable.name, dtype, wanted)
 
@@ -421,10 +421,10 @@ class Program(StateDictionary):
             earlier: a clone made then; it must not be used afterwards.
         """
         install(self.model, earlier.model)
-        own = {"model", "version", "_values", "_builders"}
+        own_attributes = {"model", "version", "_values", "_builders"}
         self._builders.clear()  # the names that they gave away since are free again
         self.touch()
-        vars(self).update({name: value for name, value in vars(earlier).items() if name not in own})
+        vars(self).update({name: value for name, value in vars(earlier).items() if name not in own_attributes})
         if earlier._constants:
             self.builder().constants.update({key: self.value(name) for key, name in earlier._constants.items()})
 
@@ -552,8 +552,8 @@ class Variable(StoredVariable, VariableOperators):
             return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
         if isinstance(other, Variable) and other.program is not self.program:
             raise InputError(f"'{self.name}' and '{other.name}' are of two programs: build in one program_guard")
-        given = other.value if isinstance(other, Variable) else other
-        return self._wrap(operate(self.program.builder(), op_type, self.value, given, swapped=swapped))
+        operand = other.value if isinstance(other, Variable) else other
+        return self._wrap(operate(self.program.builder(), op_type, self.value, operand, swapped=swapped))
 
     def _alone(self, op_type: str) -> Variable:
         return self._wrap(self.program.builder().op(op_type, [self.value]))
@@ -569,16 +569,16 @@ class _ProgramBuilder(GraphBuilder):
         self._role = role
 
     def node_metadata(self) -> dict[str, str]:
-        found = dict(self.metadata)
+        metadata = dict(self.metadata)
         if self._role != "forward":
-            found[ROLE_KEY] = self._role
+            metadata[ROLE_KEY] = self._role
         if region := current_region():
-            found[REGION_KEY] = region
+            metadata[REGION_KEY] = region
         if function := built_by():
-            found[BUILT_BY_KEY] = function
+            metadata[BUILT_BY_KEY] = function
         if label := operator_label():
-            found[OPERATOR_KEY] = label
-        return found
+            metadata[OPERATOR_KEY] = label
+        return metadata
 
     def on_node(self, node: ir.Node) -> None:
         mark_line(node)

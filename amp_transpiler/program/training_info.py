@@ -1,8 +1,8 @@
 """`ModelProto.training_info`: training algorithms that a model carries beside its graph, and that `onnx_ir` drops.
 
 ONNX defines a step of an algorithm as a run of one graph: the model's own followed by the algorithm's. A conversion
-works on that graph (`merge`), and takes it apart again in the end (`split`). Everything else sees the model's own graph
-alone, as ONNX Runtime does.
+works on that graph (`merge`), and takes it apart again in the end (`split`). Everything else sees only the model's own
+graph, as ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class Merged:
     @property
     def state(self) -> dict[str, str]:
         """Initializer -> value that replaces it after a step: the file's bindings, names as in the merged graph."""
-        found = {}
+        bindings = {}
         for part in self.parts:
             if not part.opaque:
-                names = {own: name for name, own in part.own_names.items()}
+                names = {inner_name: name for name, inner_name in part.own_names.items()}
                 for entry in part.info.update_binding:
-                    found[names.get(entry.key, entry.key)] = names.get(entry.value, entry.value)
-        return found
+                    bindings[names.get(entry.key, entry.key)] = names.get(entry.value, entry.value)
+        return bindings
 
 
 def training_graphs(proto: onnx.ModelProto, name: str) -> Iterator[onnx.ModelProto]:
@@ -217,16 +217,16 @@ def _named(graph: onnx.GraphProto) -> Iterator[str]:
 
 def _free_names(graph: onnx.GraphProto) -> dict[str, None]:
     """Return the names that a graph reads and does not define."""
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {tensor.values.name for tensor in graph.sparse_initializer}
-    own |= {name for node in graph.node for name in node.output}
+    defined = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    defined |= {tensor.values.name for tensor in graph.sparse_initializer}
+    defined |= {name for node in graph.node for name in node.output}
     free: dict[str, None] = {}
     for node in graph.node:
         free.update(dict.fromkeys(node.input))
         for body in proto_bodies(node):
             free.update(_free_names(body))
     free.update(dict.fromkeys(value.name for value in graph.output))
-    return {name: None for name in free if name and name not in own}
+    return {name: None for name in free if name and name not in defined}
 
 
 def _clashes(model: ir.Model, algorithm: onnx.GraphProto, shared: Collection[str]) -> dict[str, str]:
@@ -268,12 +268,12 @@ def split(program: _Program) -> None:
         return
     graph = program.model.graph
     outputs = {str(value.name): value for value in graph.outputs}
-    own = _needed([outputs[name] for name in merged.outputs])
-    program.training_info = tuple(_algorithm(program, merged, part, own) for part in merged.parts)
-    kept = [outputs[name] for name in merged.outputs]
+    own_nodes = _needed([outputs[name] for name in merged.outputs])
+    program.training_info = tuple(_algorithm(program, merged, part, own_nodes) for part in merged.parts)
+    own_outputs = [outputs[name] for name in merged.outputs]
     graph.outputs.clear()
-    graph.outputs.extend(kept)
-    dropped = [node for node in graph if node not in own]
+    graph.outputs.extend(own_outputs)
+    dropped = [node for node in graph if node not in own_nodes]
     graph.remove(dropped)
     for node in dropped:
         for index in range(len(node.inputs)):
@@ -309,7 +309,9 @@ def _needed(values: Iterable[ir.Value | None]) -> dict[ir.Node, None]:
     return needed
 
 
-def _algorithm(program: _Program, merged: Merged, part: _Part, own: Mapping[ir.Node, None]) -> onnx.TrainingInfoProto:
+def _algorithm(
+    program: _Program, merged: Merged, part: _Part, own_nodes: Mapping[ir.Node, None]
+) -> onnx.TrainingInfoProto:
     """Return the message of a converted algorithm."""
     info = onnx.TrainingInfoProto()
     info.CopyFrom(part.info)
@@ -320,18 +322,18 @@ def _algorithm(program: _Program, merged: Merged, part: _Part, own: Mapping[ir.N
     added = _added_states(program, merged, part)
     outputs = [values[name] for name in dict.fromkeys((*part.outputs, *added.values()))]
     needed = _needed(outputs)
-    nodes = [node for node in graph if node in needed and node not in own]
-    made = onnx.GraphProto(name=part.info.algorithm.name, doc_string=part.info.algorithm.doc_string)
-    made.node.extend(ir.to_proto(node) for node in nodes)
-    made.input.extend(ir.to_proto(values[name]) for name in part.inputs)
-    made.output.extend(ir.to_proto(value) for value in outputs)
-    shown = {value.name for value in made.output}
+    nodes = [node for node in graph if node in needed and node not in own_nodes]
+    algorithm_graph = onnx.GraphProto(name=part.info.algorithm.name, doc_string=part.info.algorithm.doc_string)
+    algorithm_graph.node.extend(ir.to_proto(node) for node in nodes)
+    algorithm_graph.input.extend(ir.to_proto(values[name]) for name in part.inputs)
+    algorithm_graph.output.extend(ir.to_proto(value) for value in outputs)
+    shown = {value.name for value in algorithm_graph.output}
     computed = [value for node in nodes for value in node.outputs if value.name and value.name not in shown]
-    made.value_info.extend(ir.to_proto(value) for value in computed if value.type is not None)
-    for name, tensor in _tensors(nodes, own, graph, merged, (*added, *_bound(part))):
-        made.initializer.append(tensor)
-        made.initializer[-1].name = name
-    info.algorithm.CopyFrom(_renamed(made, part.own_names))
+    algorithm_graph.value_info.extend(ir.to_proto(value) for value in computed if value.type is not None)
+    for name, tensor in _tensors(nodes, own_nodes, graph, merged, (*added, *_bound(part))):
+        algorithm_graph.initializer.append(tensor)
+        algorithm_graph.initializer[-1].name = name
+    info.algorithm.CopyFrom(_renamed(algorithm_graph, part.own_names))
     bound = {entry.key: entry.value for entry in info.update_binding} | {
         part.own_names.get(name, name): part.own_names.get(output, output) for name, output in added.items()
     }
@@ -363,7 +365,7 @@ def _initialise_masters(info: onnx.TrainingInfoProto, step: TrainingStep | None)
 
 
 def _bound(part: _Part) -> list[str]:
-    new = {own: name for name, own in part.own_names.items()}
+    new = {inner_name: name for name, inner_name in part.own_names.items()}
     return [new.get(entry.key, entry.key) for entry in part.info.update_binding]
 
 
@@ -377,14 +379,14 @@ def _added_states(program: _Program, merged: Merged, part: _Part) -> dict[str, s
 
 def _tensors(
     nodes: Sequence[ir.Node],
-    own: Mapping[ir.Node, None],
+    own_nodes: Mapping[ir.Node, None],
     graph: ir.Graph,
     merged: Merged,
     states: Iterable[str],
 ) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Yield the initializers that an algorithm alone needs."""
+    """Yield the initializers that only an algorithm needs."""
     shared = set(merged.initializers)
-    shared |= {str(v.name) for node in own for n in (node, *_inner(node)) for v in n.inputs if v is not None}
+    shared |= {str(v.name) for node in own_nodes for n in (node, *_inner(node)) for v in n.inputs if v is not None}
     read = {str(v.name): None for node in nodes for n in (node, *_inner(node)) for v in n.inputs if v is not None}
     for name in dict.fromkeys((*read, *states)):
         value = graph.initializers.get(name)

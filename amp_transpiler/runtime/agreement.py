@@ -13,8 +13,8 @@ What is allowed is the larger of two things. One is what the format costs anyway
 goes the other way, TF32 in float32 products. The other is what such noise does to this value in this step: where the
 first is not enough, the emulation runs again, with all products off by the last places of TF32 and float16
 (`runtime.shaken`). A maximum that moves to another element, a gradient that is zero but for rounding, and the
-normalisation of a small batch magnify noise a hundredfold, so that no fixed number would do. A value that this noise
-alone replaces is not judged, and nor is a parameter one of whose moments is such a value.
+normalisation of a small batch magnify noise a hundredfold, so that no fixed number would do. A value that only this
+noise replaces is not judged, and nor is a parameter one of whose moments is such a value.
 
 Other rules:
 
@@ -141,13 +141,17 @@ def gap(got: Value, wanted: Value) -> Gap:
     if not is_number:
         differ = int((got.new != wanted.new).sum())
         return Gap(fault=f"has {differ} of {got.new.size} integers or booleans that differ") if differ else Gap()
-    one, other = _wide(got.new), _wide(wanted.new)
-    finite = np.isfinite(one) & np.isfinite(other)
-    if bool(np.isfinite(one).all()) != bool(np.isfinite(other).all()):
-        bad, where = (one, "is not finite where it should be") if np.isfinite(other).all() else (other, "is finite")
-        return Gap(fault=f"{where}: {int((~np.isfinite(bad)).sum())} of {one.size} numbers")
+    actual, expected = _wide(got.new), _wide(wanted.new)
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    if bool(np.isfinite(actual).all()) != bool(np.isfinite(expected).all()):
+        bad, where = (
+            (actual, "is not finite where it should be") if np.isfinite(expected).all() else (expected, "is finite")
+        )
+        return Gap(fault=f"{where}: {int((~np.isfinite(bad)).sum())} of {actual.size} numbers")
     old = _wide(wanted.old)[finite] if wanted.old is not None else np.zeros(int(finite.sum()))
-    return _between(one[finite], other[finite], old, _last_place(wanted.new.dtype), trimmed=wanted.old is not None)
+    return _between(
+        actual[finite], expected[finite], old, _last_place(wanted.new.dtype), trimmed=wanted.old is not None
+    )
 
 
 def _between(got: np.ndarray, wanted: np.ndarray, old: np.ndarray, place: float, *, trimmed: bool) -> Gap:

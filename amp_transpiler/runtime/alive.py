@@ -49,17 +49,17 @@ class Memory:
         ends |= {self.of(value): len(self.nodes) for value in self.graph.outputs}
         dying: dict[int, list[ir.Value]] = {}
         for index, node in enumerate(self.nodes):
-            made = [value for value in node.outputs if value in ends and value not in self._sources]
-            for value in made:
+            written = [value for value in node.outputs if value in ends and value not in self._sources]
+            for value in written:
                 dying.setdefault(ends[value], []).append(value)
-            yield made, dying.pop(index, [])
+            yield written, dying.pop(index, [])
 
     def alive(self) -> Iterator[int]:
         """Yield the bytes alive before the first node and during each node."""
         alive = sum(map(bytes_of, self.graph.inputs))
         yield alive
-        for made, dead in self.changes():
-            alive += sum(map(bytes_of, made))
+        for written, dead in self.changes():
+            alive += sum(map(bytes_of, written))
             yield alive
             alive -= sum(map(bytes_of, dead))
 

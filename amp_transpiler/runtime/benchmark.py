@@ -1,4 +1,4 @@
-"""Latency, throughput, memory and time per operator of a model, alone or of a float32 one and a low one in turns."""
+"""Measures latency, throughput, memory and time per operator of one model, or of a float32 and a low one in turns."""
 
 from __future__ import annotations
 
@@ -257,7 +257,11 @@ def _of_session(
     if place is not None and place != session.place:
         raise InputError(f"profile: the session runs on {session.place}, not on {place}: leave the place out")
     (times,) = _in_turns([session.bind(feeds)], runs=runs, warmup=warmup, seconds=seconds)
-    limits = [EMULATED_TIMES] if session.emulated else [CPU_TIMES] if session.place.emulates_low else []
+    limits = []
+    if session.emulated:
+        limits = [EMULATED_TIMES]
+    elif session.place.emulates_low:
+        limits = [CPU_TIMES]
     nodes = NodeTimes(cpu_nodes=session.cpu_nodes)
     notes = (*limits, *_of_device([session]), OPEN_SESSION)
     return _profile(session.place, times, feeds, nodes, peak=None, emulated=session.emulated, notes=notes)
@@ -270,9 +274,9 @@ def _refuse_training(model: AnyProgram) -> None:
 
 def _peak_and_way(program: AnyProgram, feeds: Mapping[str, Any], place: Place) -> tuple[int | None, bool]:
     """Return the peak of memory, and whether the program must run emulated."""
-    found = _in_child(program, feeds, place, emulate=False)
-    if found.failure is None or not place.emulates_low or not has_low_values(load(program)):
-        return found.checked().peak, False
+    measured = _in_child(program, feeds, place, emulate=False)
+    if measured.failure is None or not place.emulates_low or not has_low_values(load(program)):
+        return measured.checked().peak, False
     return _in_child(program, feeds, place).checked().peak, True
 
 
@@ -338,10 +342,10 @@ def _in_turns(functions: Sequence[Callable[[], None]], *, runs: int, warmup: int
     times: list[list[float]] = [[] for _ in functions]
     end = time.perf_counter() + seconds
     while len(times[0]) < max(1, runs) and (len(times[0]) < _FEWEST or time.perf_counter() < end):
-        for function, found in zip(functions, times, strict=True):
+        for function, durations in zip(functions, times, strict=True):
             start = time.perf_counter()
             function()
-            found.append(time.perf_counter() - start)
+            durations.append(time.perf_counter() - start)
     return times
 
 
@@ -459,7 +463,7 @@ def measure_peak_here(folder: str | os.PathLike[str]) -> None:
 def _read_feeds(file: pathlib.Path, order: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Read feeds back. numpy's files do not store the element types of `ml_dtypes`, so their names are in the order."""
     with np.load(file, allow_pickle=False) as arrays:
-        found = [arrays[f"feed{i}"] for i in range(len(order["names"]))]
+        stored = [arrays[f"feed{i}"] for i in range(len(order["names"]))]
     extensions = [getattr(ml_dtypes, name, None) for name in order["dtypes"]]
-    typed = [array if dtype is None else array.view(dtype) for array, dtype in zip(found, extensions, strict=True)]
+    typed = [array if dtype is None else array.view(dtype) for array, dtype in zip(stored, extensions, strict=True)]
     return dict(zip(order["names"], typed, strict=True))

@@ -95,15 +95,15 @@ class Stream:
     """A queue of work on a device. Work of one stream runs in order; it lives as long as the process."""
 
     def __init__(self, device_id: int) -> None:
-        before, made = ctypes.c_int(), _Pointer()
+        before, stream = ctypes.c_int(), _Pointer()
         _call("cudaGetDevice", ctypes.byref(before))
         _call("cudaSetDevice", device_id)
         try:
-            _call("cudaStreamCreateWithFlags", ctypes.byref(made), _STREAM_NON_BLOCKING)
+            _call("cudaStreamCreateWithFlags", ctypes.byref(stream), _STREAM_NON_BLOCKING)
         finally:
             _call("cudaSetDevice", before.value)
         self.device_id = device_id
-        self.address = int(made.value or 0)
+        self.address = int(stream.value or 0)
 
     def synchronize(self) -> None:
         """Wait until everything that was queued so far is done."""
@@ -118,10 +118,10 @@ class Event:
     """A mark in a stream."""
 
     def __init__(self) -> None:
-        made = _Pointer()
-        _call("cudaEventCreateWithFlags", ctypes.byref(made), _EVENT_WITHOUT_TIMING)
-        self.address = made.value
-        _release_with(self, "cudaEventDestroy", made.value)
+        event = _Pointer()
+        _call("cudaEventCreateWithFlags", ctypes.byref(event), _EVENT_WITHOUT_TIMING)
+        self.address = event.value
+        _release_with(self, "cudaEventDestroy", event.value)
 
     def record(self, stream: Stream) -> None:
         """Set the mark behind what is queued in `stream` so far."""
@@ -136,10 +136,10 @@ class PinnedBuffer:
     """Main memory that stays where it is, so that a device copies from it while the host goes on."""
 
     def __init__(self, size: int) -> None:
-        made = _Pointer()
-        _call("cudaHostAlloc", ctypes.byref(made), max(size, 1), 0)
-        self.address, self.size = int(made.value or 0), size
-        _release_with(self, "cudaFreeHost", made.value)
+        memory = _Pointer()
+        _call("cudaHostAlloc", ctypes.byref(memory), max(size, 1), 0)
+        self.address, self.size = int(memory.value or 0), size
+        _release_with(self, "cudaFreeHost", memory.value)
 
 
 _streams: dict[tuple[int, str], Stream] = {}
@@ -158,7 +158,7 @@ def stream_of(device_id: int, purpose: str) -> Stream:
 @functools.cache
 def capability(device_id: int) -> tuple[int, int] | None:
     """Return the compute capability of a device, such as (9, 0); None if no device answers."""
-    found = []
+    version = []
     for attribute in _CAPABILITY:
         value = ctypes.c_int(0)
         try:
@@ -166,15 +166,15 @@ def capability(device_id: int) -> tuple[int, int] | None:
         except EnvironmentProblem as error:
             _logger.debug("the compute capability of CUDA:%d is unknown: %s", device_id, error)
             return None
-        found.append(value.value)
-    return found[0], found[1]
+        version.append(value.value)
+    return version[0], version[1]
 
 
 def wait_for_steps(device_id: int) -> None:
     """Wait until all that was queued for computing on a device is done; at once if nothing ever was."""
-    found = _streams.get((device_id, "compute"))
-    if found is not None:
-        found.synchronize()
+    stream = _streams.get((device_id, "compute"))
+    if stream is not None:
+        stream.synchronize()
 
 
 def copy_to_host(to: int, source: int, size: int) -> None:

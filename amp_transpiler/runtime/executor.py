@@ -122,9 +122,9 @@ class StepExecutor:
             raise clearer from error
         step.checks.check_computed(lambda name: to_host(outputs[name]))
         if not (step.not_finite and to_host(outputs[step.not_finite])):
-            made = {make: to_ort(make()) for make in dict.fromkeys(step.known.values())}
+            known_values = {make: to_ort(make()) for make in dict.fromkeys(step.known.values())}
             new = {name: outputs[output] for name, output in step.updates.items()}
-            new |= {name: made[make] for name, make in step.known.items()}
+            new |= {name: known_values[make] for name, make in step.known.items()}
             replace(scope, new, {stack.name: stack for stack in step.stacks})
         elif not_finite == "stop":
             why = self._described(program, fetch, arrays, scope)
@@ -183,8 +183,8 @@ class StepExecutor:
         watch = Watch(indices=flag("FLAGS_check_index_range"), finite=check_finite)
         key = (id(program), program.version, tuple(fetch), tuple(sorted(shapes.items())), watch)
         key = key if key in self._steps else self._shared_key(key, program, shapes) or key
-        found = self._steps.get(key)
-        if found is not None:
+        step = self._steps.get(key)
+        if step is not None:
             self._steps.move_to_end(key)
             if key == self._fresh:  # what the first state lay in is free since the first run, in pieces of its sizes
                 self._fresh = None
@@ -195,19 +195,19 @@ class StepExecutor:
             if id(program) not in self._programs:
                 self._warn_without_float16(program, shapes)
             self._programs.setdefault(id(program), program)
-            key, found = self._compiled(key, program, fetch, shapes)
-            self._steps[key] = found
+            key, step = self._compiled(key, program, fetch, shapes)
+            self._steps[key] = step
             if self._limit.is_over(len(self._steps)):
                 oldest = next(iter(self._steps))
                 self._limit.close(oldest)
                 self._forget(oldest)
             # Where shapes vary, values that stay would keep the pieces of older shapes from being given back.
             steady = len(self._steps) <= _STEADY
-            if steady and found.results:
-                self._state(found, scope)  # it goes to the device first, or it would lie in the room for results
-            self.place.make_room(found.results if steady else 0)
-            self._fresh = key if steady and found.results else None
-        return found
+            if steady and step.results:
+                self._state(step, scope)  # it goes to the device first, or it would lie in the room for results
+            self.place.make_room(step.results if steady else 0)
+            self._fresh = key if steady and step.results else None
+        return step
 
     def _shared_key(
         self, key: tuple[Any, ...], program: Program, shapes: Mapping[str, tuple[int, ...]]
@@ -228,13 +228,13 @@ class StepExecutor:
         watch = key[-1]
         if key[_SHAPES] == _ANY:
             try:
-                found = compile_step(program, fetch, {}, self.place, self._options, watch=watch)
+                step = compile_step(program, fetch, {}, self.place, self._options, watch=watch)
             except _COMPILE_ERRORS as error:
                 self._apart.add(_without_shapes(key))
                 self._limit.tell_unshared(program, shapes, error)
             else:
                 logger.info("%r: shapes that are new share a session from now on, which leaves sizes open", program)
-                return key, found
+                return key, step
         key = _with_shapes(key, tuple(sorted(shapes.items())))
         with self._limit.compiling(key, program, shapes):
             return key, compile_step(program, fetch, shapes, self.place, self._options, watch=watch)
@@ -252,7 +252,7 @@ class StepExecutor:
         scope: Scope,
         not_finite: NotFinite,
     ) -> list[onnxruntime.OrtValue]:
-        """Run a step for its shapes alone, after it failed in a shared session: if that works, it was the session."""
+        """Run a step only for its shapes, after it failed in a shared session: if that works, it was the session."""
         self._apart.add(_without_shapes(shared))
         try:
             return self.run(program, fetch, arrays, scope, not_finite)
@@ -296,9 +296,9 @@ class StepExecutor:
         state = self._state(step, scope)
         outputs = self._run(step, _fed(step, arrays), state)
         sums = {name: float(to_host(outputs[name])) for name in probes.sums.values()}
-        given = {**_fed(step, arrays), **{name: to_host(value) for name, value in state.items()}}
+        inputs = {**_fed(step, arrays), **{name: to_host(value) for name, value in state.items()}}
         graph = assemble(program, fetch).model.graph
-        return describe(graph, probes, sums, given, lambda names: self._computed(program, names, arrays, scope))
+        return describe(graph, probes, sums, inputs, lambda names: self._computed(program, names, arrays, scope))
 
     def _warn_of_skipped(
         self, program: Program, fetch: Sequence[str], arrays: Mapping[str, np.ndarray], scope: Scope

@@ -36,9 +36,9 @@ def add_finite_check(assembled: Assembled, losses: Collection[str]) -> str:
         return ""
     builder = GraphBuilder(assembled.model, metadata={ROLE_KEY: "optimize"})
     sums = _sums(builder, checked, lambda wide: builder.sub(wide, wide))
-    found = builder.op("IsNaN", [builder.op("Sum", sums) if len(sums) > 1 else sums[0]])
-    assembled.model.graph.outputs.append(found)
-    return str(found.name)
+    not_finite = builder.op("IsNaN", [builder.op("Sum", sums) if len(sums) > 1 else sums[0]])
+    assembled.model.graph.outputs.append(not_finite)
+    return str(not_finite.name)
 
 
 def _handed_out(assembled: Assembled, losses: Collection[str]) -> Iterator[ir.Value]:
@@ -53,19 +53,19 @@ def _handed_out(assembled: Assembled, losses: Collection[str]) -> Iterator[ir.Va
 def _sums(builder: GraphBuilder, values: Sequence[ir.Value], prepare: Callable[[ir.Value], ir.Value]) -> list[ir.Value]:
     """Return the sum of each value after `prepare`, a float32 scalar, computed right behind the value.
 
-    `x - x` has the sum 0, or NaN where an element is infinite or NaN; the sum of `x` alone may also overflow.
+    `x - x` has the sum 0, or NaN where an element is infinite or NaN; the sum of `x` itself may also overflow.
     The place matters: passes let all readers of a value share a cast.
     """
     nodes = list(builder.graph)
     behind = dict(itertools.pairwise(nodes))
-    found = []
+    sums = []
     for value in values:
         node = value.producer()
         builder.before = next(iter(nodes), None) if node is None else behind.get(node)
         total = builder.sum(prepare(builder.high(value)), keepdims=False)
-        found.append(builder.cast(total, ir.DataType.FLOAT))
+        sums.append(builder.cast(total, ir.DataType.FLOAT))
     builder.before = None
-    return found
+    return sums
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ def add_probes(assembled: Assembled, losses: Collection[str]) -> Probes:
     """Add outputs that tell which float values of the main graph may not be finite."""
     graph = assembled.model.graph
     handed_out = tuple(str(value.name) for value in _handed_out(assembled, losses))
-    made = [value for node in graph for value in node.outputs if value.name]
-    values = [value for value in (*graph.inputs, *made) if is_float_tensor(value)]
+    computed = [value for node in graph for value in node.outputs if value.name]
+    values = [value for value in (*graph.inputs, *computed) if is_float_tensor(value)]
     builder = GraphBuilder(assembled.model, metadata={ROLE_KEY: "optimize"})
     sums = _sums(builder, values, lambda wide: wide)
     for total in sums:
@@ -105,7 +105,7 @@ def describe(
     graph: ir.Graph,
     probes: Probes,
     sums: Mapping[str, float],
-    given: Mapping[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
     compute: Compute,
 ) -> str:
     """Return which input or node is the first that is not finite.
@@ -114,13 +114,13 @@ def describe(
         graph: the main graph of the step, without probes and not lowered.
         probes: the probes.
         sums: their outputs.
-        given: feeds and persistable values by name.
+        inputs: feeds and persistable values by name.
         compute: see `Compute`.
     """
     bad = {name for name, output in probes.sums.items() if not np.isfinite(sums[output])}
-    for name in [name for name in given if name in bad]:
-        if not _is_finite(given[name]):
-            return f"'{name}' is not finite before the run: {_where(given[name])}"
+    for name in [name for name in inputs if name in bad]:
+        if not _is_finite(inputs[name]):
+            return f"'{name}' is not finite before the run: {_where(inputs[name])}"
         bad.discard(name)
     for _ in range(_TRIES):
         origins = _origins(graph, probes.handed_out, bad)

@@ -63,7 +63,7 @@ _values: dict[str, bool] = {}
 def flag(name: str) -> bool:
     """Return the value of a flag of the table."""
     if name not in _values:
-        known = next(one for one in FLAGS if one.name == name)
+        known = next(row for row in FLAGS if row.name == name)
         _values[name] = _boolean(name, os.environ.get(name, known.default))
     return _values[name]
 
@@ -102,14 +102,14 @@ def get_flags(flags: str | Iterable[str]) -> dict[str, Any]:
 
 
 def _known(name: str) -> str:
-    names = [one.name for one in FLAGS]
+    names = [row.name for row in FLAGS]
     if name not in names:
         raise OptionError(f"there is no flag {name!r}: the flags are {', '.join(names)}")
     return name
 
 
 def _boolean(name: str, value: Any) -> bool:
-    found = _WORDS.get(str(value).lower())
-    if found is None:
+    truth = _WORDS.get(str(value).lower())
+    if truth is None:
         raise OptionError(f"{name} is true or false, got {value!r}")
-    return found
+    return truth

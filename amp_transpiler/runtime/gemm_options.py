@@ -91,9 +91,9 @@ def gemm_option(tiling_accum: TilingAccum, place: Place) -> Iterator[None]:
 def _in_environment(tiling_accum: TilingAccum) -> Iterator[None]:
     """Set the variable for `tiling_accum`, and leave it set unless the block fails."""
     before = os.environ.get(VARIABLE)
-    found = before or ""  # ONNX Runtime ignores an empty variable
-    _refuse_contradiction(tiling_accum, found)
-    if found or tiling_accum == "fp32":
+    setting = before or ""  # ONNX Runtime ignores an empty variable
+    _refuse_contradiction(tiling_accum, setting)
+    if setting or tiling_accum == "fp32":
         yield
         return
     os.environ[VARIABLE] = str(_ACCUMULATE_LOW)
@@ -108,15 +108,15 @@ def _in_environment(tiling_accum: TilingAccum) -> Iterator[None]:
     logger.info("%s=%d: float16 matrix products accumulate in float16", VARIABLE, _ACCUMULATE_LOW)
 
 
-def _refuse_contradiction(tiling_accum: TilingAccum, found: str) -> None:
-    if not found:
+def _refuse_contradiction(tiling_accum: TilingAccum, setting: str) -> None:
+    if not setting:
         return
-    if not re.fullmatch(r"[+-]?[0-9]+", found):
-        raise EnvironmentProblem(f"the environment has {VARIABLE}={found}, which is no integer: unset it")
-    wanted: TilingAccum = "low" if int(found) & _ACCUMULATE_LOW else "fp32"
+    if not re.fullmatch(r"[+-]?[0-9]+", setting):
+        raise EnvironmentProblem(f"the environment has {VARIABLE}={setting}, which is no integer: unset it")
+    wanted: TilingAccum = "low" if int(setting) & _ACCUMULATE_LOW else "fp32"
     if wanted != tiling_accum:
         raise EnvironmentProblem(
-            f"tiling_accum={tiling_accum!r}, but the environment has {VARIABLE}={found}, which accumulates float16 "
+            f"tiling_accum={tiling_accum!r}, but the environment has {VARIABLE}={setting}, which accumulates float16 "
             f"matrix products in {_NAMES[wanted]}: unset it, or ask for tiling_accum={wanted!r}"
         )
 

@@ -74,9 +74,9 @@ def open_cached(
             _logger.info("the optimized graph is not kept: %s", why)
         return open_(model, plain)
     place = folder / (_digest(model, plain, (device, *_lasting(providers))) + _SUFFIX)
-    found = _kept(place, plain, open_)
-    if found is not None:
-        return found
+    cached = _kept(place, plain, open_)
+    if cached is not None:
+        return cached
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with staging_folder(folder) as staging:
@@ -131,14 +131,14 @@ def _digest(model: bytes | str | os.PathLike[str], settings: ort.SessionSettings
 
 def _lasting(providers: Sequence[object]) -> list[object]:
     """Return providers without what differs from process to process and does not change the graph: addresses."""
-    found: list[object] = []
+    lasting: list[object] = []
     for provider in providers:
         if isinstance(provider, tuple):
             name, options = provider
-            found.append((name, sorted((k, v) for k, v in options.items() if k != "user_compute_stream")))
+            lasting.append((name, sorted((k, v) for k, v in options.items() if k != "user_compute_stream")))
         else:
-            found.append(provider)
-    return found
+            lasting.append(provider)
+    return lasting
 
 
 @functools.cache

@@ -49,7 +49,9 @@ class IndexUse:
     @property
     def least(self) -> int | None:
         """The smallest position allowed; None if it is not known."""
-        return 0 if self.is_strict else None if self.size is None else -self.size
+        if self.is_strict:
+            return 0
+        return None if self.size is None else -self.size
 
     def outside(self, positions: np.ndarray) -> np.ndarray | None:
         """Return where positions are outside of the range, as a bool array; None if none are."""
@@ -84,7 +86,7 @@ def index_uses(graph: ir.Graph, persistables: Container[str]) -> Iterator[tuple[
         use = None if find is None else find(node, persistables)
         if use is None:
             continue
-        value = next(one for one in node.inputs if one is not None and one.name == use.value)
+        value = next(read for read in node.inputs if read is not None and read.name == use.value)
         if constant_array(value) is None:
             yield use, value
 
@@ -101,8 +103,8 @@ def _axis_size(value: ir.Value | None, axis: int) -> int | None:
 
 
 def _integer(node: ir.Node, name: str) -> int | None:
-    found = node.attributes.get(name)
-    return None if found is None else found.as_int()
+    attribute = node.attributes.get(name)
+    return None if attribute is None else attribute.as_int()
 
 
 def _labels(node: ir.Node, _persistables: Container[str]) -> IndexUse | None:

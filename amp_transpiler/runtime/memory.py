@@ -16,8 +16,8 @@ _UNLIMITED = 1 << 60  # version 1 control groups write a huge number where there
 
 def available_memory() -> int | None:
     """Return the bytes of main memory that are available, a container's limit included; None if unknown."""
-    found = [room for room in (_system_memory(), _cgroup_room()) if room is not None]
-    return min(found) if found else None
+    rooms = [room for room in (_system_memory(), _cgroup_room()) if room is not None]
+    return min(rooms) if rooms else None
 
 
 def peak_memory() -> int | None:
@@ -94,17 +94,17 @@ def _cgroup_folders() -> list[tuple[pathlib.Path, str, str]]:
         lines = (_PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = []
+    folders = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         inner = pathlib.PurePosixPath(path.lstrip("/"))
         parts = [inner, *inner.parents]  # ends with "."
         if controllers == "":
-            found += [(_CGROUP / part, "memory.max", "memory.current") for part in parts]
+            folders += [(_CGROUP / part, "memory.max", "memory.current") for part in parts]
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            found += [(_CGROUP / "memory" / part, *names) for part in parts]
-    return found
+            folders += [(_CGROUP / "memory" / part, *names) for part in parts]
+    return folders
 
 
 def _droppable(folder: pathlib.Path) -> int:

@@ -95,7 +95,7 @@ def read_profile(events: Sequence[Mapping[str, Any]], *, on_device: bool, runs: 
 
     Args:
         events: the profile, of one run more than are counted.
-        on_device: nodes on the CPU and copies are told.
+        on_device: nodes on the CPU and copies are reported.
         runs: the last runs, which are counted.
     """
     nodes = _counted(events, runs)
@@ -133,11 +133,11 @@ def _counted(events: Sequence[Mapping[str, Any]], runs: int) -> list[Mapping[str
 
 
 def _names(nodes: Sequence[Mapping[str, Any]], *, on_cpu: bool) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for event in nodes:
         operator, name = event["args"].get("op_name", "?"), str(event["name"]).removesuffix(_KERNEL)
         if on_cpu and operator not in _COPIES and event["args"].get("provider") == CPU_PROVIDER:
-            found[f"{operator} {name}"] = None
+            names[f"{operator} {name}"] = None
         elif not on_cpu and operator in _COPIES:
-            found[f"{name} ({_COPIES[operator]})"] = None
-    return tuple(found)
+            names[f"{name} ({_COPIES[operator]})"] = None
+    return tuple(names)

@@ -81,17 +81,17 @@ def wish_for(
     """
     if layout not in LAYOUTS:
         raise OptionError(f"layout is {layout!r}: expected {' or '.join(map(repr, LAYOUTS))}")
-    given = {name: str(value) for name, value in (provider_options or {}).items()}
+    caller_options = {name: str(value) for name, value in (provider_options or {}).items()}
     if not place.has_provider_options:
         other = layout != "nchw"
-        asks = ((given, "provider_options"), (cuda_graph, "cuda_graph=True"), (other, f"layout={layout!r}"))
+        asks = ((caller_options, "provider_options"), (cuda_graph, "cuda_graph=True"), (other, f"layout={layout!r}"))
         for asked, name in asks:
             if asked:
                 raise EnvironmentProblem(f"{name} is for ONNX Runtime's CUDA provider, but this runs on {place}")
         return Wish({}, False, "")
-    refuse_options(given, ("fixed", "free"))
-    if _GRAPH in given:
-        captured = given.pop(_GRAPH).lower() not in {"0", "false"}
+    refuse_options(caller_options, ("fixed", "free"))
+    if _GRAPH in caller_options:
+        captured = caller_options.pop(_GRAPH).lower() not in {"0", "false"}
         if cuda_graph is not None and cuda_graph != captured:
             raise OptionError(
                 f"cuda_graph={cuda_graph}, but provider_options has {_GRAPH}={captured}: give one of them"
@@ -100,12 +100,12 @@ def wish_for(
     from amp_transpiler.runtime.cuda_graphs import obstacle
 
     loaded = load(program)
-    found = "cuda_graph=False" if cuda_graph is False else obstacle(loaded)
-    if cuda_graph and found:
-        raise OptionError(f"cuda_graph=True, but no graph is possible: {found}")
+    reason = "cuda_graph=False" if cuda_graph is False else obstacle(loaded)
+    if cuda_graph and reason:
+        raise OptionError(f"cuda_graph=True, but no graph is possible: {reason}")
     use: Use = "fixed" if _is_fixed(loaded) else "free"
-    options = {**place.options_for(use), **LAYOUTS[layout], **given}
-    return Wish(options, cuda_graph, found, given, use, layout)
+    options = {**place.options_for(use), **LAYOUTS[layout], **caller_options}
+    return Wish(options, cuda_graph, reason, caller_options, use, layout)
 
 
 def open_form(form: Openable, place: Place, wish: Wish) -> Opening:

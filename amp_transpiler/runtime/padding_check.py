@@ -85,25 +85,25 @@ def compare(program: Program, fetch: Sequence[str], arrays: Arrays, padded: Arra
     names = list(dict.fromkeys((*fetch, *losses, *gradients, *updates)))
     if not names:
         return Compared({}, {}, ())
-    one, other = (_computed(program, names, feeds, scope) for feeds in (arrays, padded))
-    if one is None or other is None:
+    unpadded, padded_values = (_computed(program, names, feeds, scope) for feeds in (arrays, padded))
+    if unpadded is None or padded_values is None:
         return None
-    largest = max((_norm(one[name]) for name in gradients), default=0.0)
+    largest = max((_norm(unpadded[name]) for name in gradients), default=0.0)
     faults = []
     for name in names:
-        wanted, got = one[name], other[name]
+        wanted, got = unpadded[name], padded_values[name]
         if got.ndim == wanted.ndim and all(a >= b for a, b in zip(got.shape, wanted.shape, strict=True)):
             got = got[tuple(slice(size) for size in wanted.shape)]
         if fault := _difference(got, wanted, largest * _FLOOR if name in gradients else 0.0):
             faults.append(f"{updates.get(name) or repr(name)} {fault}")
-    shapes = {name: one[name].shape for name in fetch}
-    return Compared(shapes, {name: other[name].shape for name in fetch}, tuple(faults))
+    shapes = {name: unpadded[name].shape for name in fetch}
+    return Compared(shapes, {name: padded_values[name].shape for name in fetch}, tuple(faults))
 
 
 def _gradients(program: Program, parameters: Container[str]) -> list[str]:
     names = (str(value.name) for node in program.model.graph for value in node.outputs if value.name)
-    found = ((re.fullmatch(r"(.+)@GRAD(_\d+)?", name), name) for name in names)
-    return [name for match, name in found if match is not None and match[1] in parameters]
+    matches = ((re.fullmatch(r"(.+)@GRAD(_\d+)?", name), name) for name in names)
+    return [name for match, name in matches if match is not None and match[1] in parameters]
 
 
 def _computed(program: Program, names: Sequence[str], feeds: Arrays, scope: Scope) -> dict[str, np.ndarray] | None:
@@ -142,11 +142,11 @@ def _difference(got: np.ndarray, wanted: np.ndarray, floor: float) -> str:
     if wanted.dtype.kind not in "fV":
         differ = int((got != wanted).sum())
         return f"differs in {differ} of {wanted.size} elements" if differ else ""
-    one, other = got.astype(np.float64), wanted.astype(np.float64)
-    finite = np.isfinite(other)
-    if not np.array_equal(finite, np.isfinite(one)):
+    actual, expected = got.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(actual)):
         return "is finite in one of them alone"
-    off, size = _norm(one[finite] - other[finite]), _norm(other[finite])
+    off, size = _norm(actual[finite] - expected[finite]), _norm(expected[finite])
     if off <= max(_RELATIVE * size, floor):
         return ""
-    return f"differs by {off / size:.2g} of its size" if size else f"is {_norm(one[finite]):.3g} (norm) instead of 0"
+    return f"differs by {off / size:.2g} of its size" if size else f"is {_norm(actual[finite]):.3g} (norm) instead of 0"

@@ -40,7 +40,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 PLACE_VARIABLE = "AMP_TRANSPILER_PLACE"
-"""The environment variable that names the place of sessions, executors and checks that are not told one."""
+"""The environment variable that names the place of sessions, executors and checks that are given none."""
 
 _DEFAULTS = ort.SessionSettings()
 _FIRST_WITH_TF32 = (8, 0)  # the compute capability
@@ -272,9 +272,9 @@ class CUDAPlace(Place):
 
     def copied(self, value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
         """Return a copy of a tensor in this device's memory, queued behind the steps."""
-        made = self.empty(value.shape(), ir.DataType(value.element_type()))
-        self.copy_into(made, value)
-        return made
+        copy = self.empty(value.shape(), ir.DataType(value.element_type()))
+        self.copy_into(copy, value)
+        return copy
 
     def copy_into(self, target: onnxruntime.OrtValue, value: onnxruntime.OrtValue) -> None:
         """Queue a copy within this device's memory behind the steps."""
@@ -318,11 +318,11 @@ class CUDAPlace(Place):
             return value
         if value.device_name() != CPUPlace.device:  # on another device
             value = to_ort(to_host(value))
-        made = self.empty(value.shape(), ir.DataType(value.element_type()))
+        copy = self.empty(value.shape(), ir.DataType(value.element_type()))
         # In the steps' own stream: what lay in that memory before may still be in use by a step that is queued.
         stream = self._stream() if self.queues_steps() else None
-        cuda_runtime.copy_to_device(made.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes(), stream)
-        return made
+        cuda_runtime.copy_to_device(copy.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes(), stream)
+        return copy
 
     def empty(self, shape: Sequence[int], dtype: ir.DataType) -> onnxruntime.OrtValue:
         """Return a tensor in this device's memory, of any content."""
@@ -379,7 +379,7 @@ def to_host(value: onnxruntime.OrtValue) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlaceDecision:
-    """Where sessions run unless they are told.
+    """Return the place where sessions run unless they are given one.
 
     Attributes:
         place: where.

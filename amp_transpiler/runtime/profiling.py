@@ -69,11 +69,11 @@ class StepProfile:
     note: str = ""
 
     def __str__(self) -> str:
-        alive, kept, peak = (_size(count) for count in (self.alive_bytes, self.kept_bytes, self.peak_bytes))
+        alive, for_backward, peak = (_size(count) for count in (self.alive_bytes, self.kept_bytes, self.peak_bytes))
         lines = [
             f"{self.milliseconds:.3f} ms on {self.place} (median of {self.runs})",
             f"{self.nodes} nodes, {self.casts} of them casts",
-            f"alive at once {alive}, kept for the backward pass {kept} (counted); peak {peak} ({self.memory})",
+            f"alive at once {alive}, kept for the backward pass {for_backward} (counted); peak {peak} ({self.memory})",
         ]
         return "\n".join([*lines, self.note] if self.note else lines)
 
@@ -134,7 +134,7 @@ def profile_step(
 
 
 def _runner(
-    given: AnyProgram,
+    source: AnyProgram,
     program: Program,
     arrays: Mapping[str, np.ndarray],
     fetch: Sequence[str] | None,
@@ -147,13 +147,13 @@ def _runner(
             program = program.clone()
             program.outputs = list(fetch)
             return Session(program, place).bind(arrays)
-        return Session(given if isinstance(given, (str, os.PathLike)) else program, place).bind(arrays)
-    own = Scope()
+        return Session(source if isinstance(source, (str, os.PathLike)) else program, place).bind(arrays)
+    run_scope = Scope()
     for name in scope:
-        own.hold(name, scope.held(name))  # a run writes to new buffers, so the values can be shared
+        run_scope.hold(name, scope.held(name))  # a run writes to new buffers, so the values can be shared
     executor = StepExecutor(place, StepOptions())
     wanted = program.outputs if fetch is None else fetch
-    return lambda: executor.run(program, wanted, arrays, own)
+    return lambda: executor.run(program, wanted, arrays, run_scope)
 
 
 def _timed(run: Callable[[], object], *, runs: int, warmup: int) -> list[float]:
@@ -183,10 +183,10 @@ def _counted(program: Program, arrays: Mapping[str, np.ndarray], fetch: Sequence
     working = [node for node in model.graph.all_nodes() if node.op_type not in _WITHOUT_KERNEL]
     casts = sum(node.op_type == "Cast" for node in working)
     try:
-        alive, kept, note = live_bytes(sized, fetch), kept_bytes(sized, fetch), ""
+        alive, for_backward, note = live_bytes(sized, fetch), kept_bytes(sized, fetch), ""
     except InputError as error:  # a shape depends on values
-        alive, kept, note = None, None, f"not counted: {str(error).partition(':')[0]}"
-    return {"nodes": len(working), "casts": casts, "alive_bytes": alive, "kept_bytes": kept, "note": note}
+        alive, for_backward, note = None, None, f"not counted: {str(error).partition(':')[0]}"
+    return {"nodes": len(working), "casts": casts, "alive_bytes": alive, "kept_bytes": for_backward, "note": note}
 
 
 def _sized(program: Program, arrays: Mapping[str, np.ndarray]) -> Program:

@@ -204,11 +204,11 @@ class OptionsInUse(dict[str, str]):
         return "\n".join([*rows, "all others: ONNX Runtime's defaults"]) if self else "no options"
 
 
-def _reasons(given: Mapping[str, str], use: Use | None, layout: Layout) -> Iterator[tuple[str, str]]:
+def _reasons(caller_options: Mapping[str, str], use: Use | None, layout: Layout) -> Iterator[tuple[str, str]]:
     for row in CUDA_OPTIONS:
-        if use in row.uses and row.name not in given:
+        if use in row.uses and row.name not in caller_options:
             yield row.name, f"{row.why} ({row.evidence})"
     for name in LAYOUTS[layout]:
         yield name, f"layout={layout!r} was asked for ({NHWC_SEEN})"
-    for name in given:
+    for name in caller_options:
         yield name, "given by the caller"

@@ -95,6 +95,6 @@ def plain(error: Exception, program: object) -> InputError | None:
 
 def _named(graph: ir.Graph, text: str) -> ir.Node | None:
     """Return the node that a message of ONNX Runtime is about."""
-    found = _NODE.search(text)
-    name = "" if found is None else found[1] or found[2]
+    match = _NODE.search(text)
+    name = "" if match is None else match[1] or match[2]
     return next((node for node in graph if node.name == name), None) if name else None

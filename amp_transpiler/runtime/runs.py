@@ -91,5 +91,5 @@ class Runs:
 
 def _ends(session: onnxruntime.InferenceSession) -> _Ends:
     inputs, places = session.get_inputs(), session.get_input_memory_infos()
-    on_device = [one.name for one, place in zip(inputs, places, strict=True) if "cpu" not in place.name.lower()]
+    on_device = [info.name for info, place in zip(inputs, places, strict=True) if "cpu" not in place.name.lower()]
     return _Ends(tuple(output.name for output in session.get_outputs()), frozenset(on_device))

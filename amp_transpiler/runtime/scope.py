@@ -140,9 +140,9 @@ class Scope(MutableMapping[str, np.ndarray]):
         self.replace({}, {stack: matrix})
 
     def _matrix(self, stack: Stack) -> onnxruntime.OrtValue:
-        found = self._values[self._places[stack]]
-        assert not isinstance(found, _Member)
-        return found
+        matrix = self._values[self._places[stack]]
+        assert not isinstance(matrix, _Member)
+        return matrix
 
     def _read(self, value: _Member) -> np.ndarray:
         return member_of(value.stack, self._matrix(value.stack), value.index)
@@ -165,18 +165,20 @@ class Scope(MutableMapping[str, np.ndarray]):
         return ScopeVariable(self, name)
 
 
-def _numbers(name: str, given: Any) -> np.ndarray:
+def _numbers(name: str, content: Any) -> np.ndarray:
     """Return a copy of what a value is set to, as an array.
 
     Raises:
         InputError: it is no array of numbers that ONNX Runtime has a type for.
     """
     try:
-        array = np.array(given, order="C")
+        array = np.array(content, order="C")
     except (TypeError, ValueError) as error:  # rows of several lengths; a variable
-        raise InputError(f"'{name}' is set to {given!r:.80}, which is no array of numbers: {error}") from error
+        raise InputError(f"'{name}' is set to {content!r:.80}, which is no array of numbers: {error}") from error
     if array.dtype.kind not in "fiub" and not is_extension(array.dtype):
-        raise InputError(f"'{name}' is set to {given!r:.80}, {array.dtype.name} values: expected real numbers or bool")
+        raise InputError(
+            f"'{name}' is set to {content!r:.80}, {array.dtype.name} values: expected real numbers or bool"
+        )
     return array
 
 
@@ -215,8 +217,8 @@ _current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("amp_tra
 
 def global_scope() -> Scope:
     """Return the current scope: that of the innermost `scope_guard`, or one for the whole process."""
-    found = _current.get()
-    return _process_wide if found is None else found
+    scope = _current.get()
+    return _process_wide if scope is None else scope
 
 
 @contextlib.contextmanager

@@ -154,11 +154,11 @@ class Session:
     @classmethod
     def over(cls, session: onnxruntime.InferenceSession, place: Place) -> Session:
         """Return a `Session` of a session that is open on `place` already."""
-        made = cls.__new__(cls)
-        made.place, made.emulated, made.cpu_nodes = place, False, ()
-        made._folder, made._graph, made._no_graph = None, None, ""  # noqa: SLF001  its own class's
-        made._adopt(session)  # noqa: SLF001  its own class's
-        return made
+        wrapper = cls.__new__(cls)
+        wrapper.place, wrapper.emulated, wrapper.cpu_nodes = place, False, ()
+        wrapper._folder, wrapper._graph, wrapper._no_graph = None, None, ""  # noqa: SLF001  its own class's
+        wrapper._adopt(session)  # noqa: SLF001  its own class's
+        return wrapper
 
     def close(self) -> None:
         """Give the session's memory back; it cannot run any more."""
@@ -196,8 +196,8 @@ class Session:
 
     def _run(self, values: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
         try:
-            if self._graph is not None and (found := self._graph.run(values, names)) is not None:
-                return found
+            if self._graph is not None and (results := self._graph.run(values, names)) is not None:
+                return results
             session = self._plain()
             if self.place.in_main_memory or not self._can_bind(values, names):
                 return run_session(session, values, names)

@@ -79,11 +79,11 @@ class SessionLimit:
         again = key in self._closed.get(key[0], ())
         if again and key[0] not in self._warned:
             self._warned.add(key[0])
-            kept = f"max_sessions={self.most}" if self.most is not None else "what memory allows"
+            limit = f"max_sessions={self.most}" if self.most is not None else "what memory allows"
             logger.warning(
                 "%r is compiled again for %s: more shapes take turns than sessions are kept (%s). A compile takes %.2f "
                 "s here, so steps are slow: give Executor a larger max_sessions, or feed fewer shapes, padded",
-                *(program, _shown(shapes), kept, sum(spent) / len(spent)),
+                *(program, _shown(shapes), limit, sum(spent) / len(spent)),
             )
 
     def tell_unshared(self, program: Program, shapes: Shapes, why: Exception) -> None:

@@ -39,9 +39,9 @@ def step_obstacle(model: ir.Model) -> str:
     Counted operator by operator on ONNX Runtime 1.31: some upload tables of addresses from memory of the host that the
     second capture overwrites, so that the first graph would read addresses of the second.
     """
-    found = obstacle(Program(model))
-    if found:
-        return found
+    reason = obstacle(Program(model))
+    if reason:
+        return reason
     infer_shapes(model)
     for node in model.graph:
         if is_standard(node) and node.op_type in _TABLES and _TABLES[node.op_type](node):
@@ -87,9 +87,9 @@ def open_capturing(
     elif not (why := step_obstacle(model)):
         options = (*settings.provider_options, ("enable_cuda_graph", "1"))
         # What a graph reads and writes must never be given to another session.
-        own = dataclasses.replace(settings, provider_options=options, shared_memory=False)
+        private_settings = dataclasses.replace(settings, provider_options=options, shared_memory=False)
         try:
-            return place.open_session(message, own)
+            return place.open_session(message, private_settings)
         except ort.ORT_ERRORS as error:
             why = ort.error_text(error)
     _logger.warning("no CUDA graph of this step: %s", why)

@@ -69,5 +69,5 @@ class StepOptions:
 
     def provider(self, place: Place) -> tuple[tuple[str, str], ...]:
         """Return the provider options of a session of a step, as pairs."""
-        given = {name: str(value) for name, value in self.provider_options.items()}
-        return tuple({**place.options_for("step"), **given}.items())
+        caller_options = {name: str(value) for name, value in self.provider_options.items()}
+        return tuple({**place.options_for("step"), **caller_options}.items())

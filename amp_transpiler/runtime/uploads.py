@@ -70,12 +70,12 @@ class Uploads:
         self._slots[slot].read.record(self._compute)
 
     def _room(self, slot: _Slot, name: str, size: int) -> _Buffer:
-        found = slot.buffers.get(name)
-        if found is None or found.pinned.size < size:
+        buffer = slot.buffers.get(name)
+        if buffer is None or buffer.pinned.size < size:
             room = onnxruntime.OrtValue.ortvalue_from_shape_and_type([max(size, 1)], np.uint8, "cuda", self._device_id)
-            found = slot.buffers[name] = _Buffer(PinnedBuffer(size), room)
+            buffer = slot.buffers[name] = _Buffer(PinnedBuffer(size), room)
             # What lay there before may still be in use by a step that is queued.
             free = Event()
             free.record(self._compute)
             self._upload.wait_for(free)
-        return found
+        return buffer

@@ -34,10 +34,10 @@ _DLPACK_TYPES = frozenset(
 
 def element_type(ort_type: str) -> ir.DataType | None:
     """Return the element type of a name such as `tensor(float)`; None if it does not name a tensor."""
-    found = re.fullmatch(r"tensor\((\w+)\)", ort_type)
-    if found is None:
+    match = re.fullmatch(r"tensor\((\w+)\)", ort_type)
+    if match is None:
         return None
-    return _ELEMENT_TYPES.get(found[1]) or ir.DataType[found[1].upper()]
+    return _ELEMENT_TYPES.get(match[1]) or ir.DataType[match[1].upper()]
 
 
 def is_extension(dtype: np.dtype) -> bool:
@@ -134,17 +134,17 @@ def run_session(
     """
     types_of = {output.name: output.type for output in session.get_outputs()}
     names = list(types_of) if fetch is None else list(fetch)
-    given = {name: to_ort(value) if _has_extension(value) else value for name, value in feeds.items()}
+    inputs = {name: to_ort(value) if _has_extension(value) else value for name, value in feeds.items()}
     by_value = [name for name in names if _names_extension(types_of[name])]
     if not by_value:
-        return list(session.run(names, given))
-    _refuse_unbindable(given, {name: types_of[name] for name in by_value})
-    values = {name: v if isinstance(v, onnxruntime.OrtValue) else to_ort(np.asarray(v)) for name, v in given.items()}
-    found = dict(zip(by_value, map(from_ort, session.run_with_ort_values(by_value, values)), strict=True))
-    others = [name for name in names if name not in found]
+        return list(session.run(names, inputs))
+    _refuse_unbindable(inputs, {name: types_of[name] for name in by_value})
+    values = {name: v if isinstance(v, onnxruntime.OrtValue) else to_ort(np.asarray(v)) for name, v in inputs.items()}
+    results = dict(zip(by_value, map(from_ort, session.run_with_ort_values(by_value, values)), strict=True))
+    others = [name for name in names if name not in results]
     if others:  # a second run: only `run` reads sequences, and only `run_with_ort_values` reads bfloat16
-        found.update(zip(others, session.run(others, given), strict=True))
-    return [found[name] for name in names]
+        results.update(zip(others, session.run(others, inputs), strict=True))
+    return [results[name] for name in names]
 
 
 def _has_extension(value: Any) -> bool:

@@ -37,7 +37,7 @@ PresetName: TypeAlias = Literal["mp0", "mp1", "mp4", "default"]
 
 
 class _Default(str):
-    """A default value that can be told from the same text given by the caller."""
+    """A default value that can be distinguished from the same text of the caller."""
 
     __slots__ = ()
 
@@ -138,7 +138,7 @@ def _check_opset(opset: object, newest: int) -> None:
 def _widening(request: Request) -> Policy:
     """Return the policy that makes 16-bit floats float32 and nothing low: no system has a say."""
     plain = Request()
-    for given, default, name in (
+    for asked, default, name in (
         (request.policy, plain.policy, "policy"),
         (find_level(request.level).name, plain.level, "level"),
         (request.use_promote, plain.use_promote, "use_promote"),
@@ -146,8 +146,8 @@ def _widening(request: Request) -> Policy:
         (tuple(request.mixed_ops), (), "mixed_ops"),
         (request.lists, None, "a list of operators or values"),
     ):
-        if given != default:
-            shown = f" {given!r}" if isinstance(given, str) else ""
+        if asked != default:
+            shown = f" {asked!r}" if isinstance(asked, str) else ""
             raise OptionError(f"dtype float32 makes everything float32, so {name}{shown} has no meaning: drop one")
     target = find_target(request.target)
     decides = paddle_policy(find_level("O0"), FLOAT16, target)
@@ -178,13 +178,13 @@ def _policy_of_system(request: Request) -> Policy:
 def _sambanova(request: Request, target: Target, lists: AutoMixedPrecisionLists) -> Policy:
     what = f"preset {request.preset!r}" if request.preset is not None else "mixed_ops"
     plain = Request()
-    for given, default, name in (
+    for asked, default, name in (
         (request.policy, plain.policy, "policy"),
         (find_level(request.level).name, plain.level, "level"),
         (request.use_promote, plain.use_promote, "use_promote"),
     ):
-        if given != default:
-            raise OptionError(f"{what} decides by itself, so {name} {given!r} has no meaning beside it: drop one")
+        if asked != default:
+            raise OptionError(f"{what} decides by itself, so {name} {asked!r} has no meaning beside it: drop one")
     mixed = parse_mixed_ops(request.mixed_ops)
     if request.mixed_ops and not mixed:
         raise OptionError(f"mixed_ops is {request.mixed_ops!r}, which names nothing: expected gemm, softmax or both")

@@ -48,16 +48,16 @@ def low_inputs_and_outputs(program: Program, wanted: IoTypes, dtype: str) -> fro
         return frozenset() if wanted else frozenset(names)
     if isinstance(wanted, Mapping):
         return _by_name(wanted, values, names, dtype)
-    kept: set[str] = set()
+    kept_names: set[str] = set()
     for text in (wanted,) if isinstance(wanted, str) else wanted:
-        found = matching_names(text, names, "keep_io_types")
-        if not found:
+        matches = matching_names(text, names, "keep_io_types")
+        if not matches:
             every = ", ".join(sorted(names))
             raise OptionError(
                 f"keep_io_types names '{text}', which is no input or output{did_you_mean(text, names)}: {every}"
             )
-        kept.update(found)
-    return frozenset(names - kept)
+        kept_names.update(matches)
+    return frozenset(names - kept_names)
 
 
 def _by_name(
@@ -72,19 +72,20 @@ def _by_name(
         if kind not in ("keep", "low"):
             raise OptionError(f"--io-types {text}={kind}: expected 'keep' or 'low'")
         option = f"--io-types {text}={kind}"
-        found = matching_names(text, sorted(names), option)
-        if not found:
+        matches = matching_names(text, sorted(names), option)
+        if not matches:
             raise OptionError(
                 f"{option}: the model has no input or output {text!r}{did_you_mean(text, names)}; "
                 f"it has {', '.join(sorted(names))}"
             )
         if kind == "keep":
-            low.difference_update(found)
+            low.difference_update(matches)
             continue
-        floats = [name for name in found if values[name].dtype in (None, *AMP_DTYPES)]
+        floats = [name for name in matches if values[name].dtype in (None, *AMP_DTYPES)]
         if not floats:
             raise OptionError(
-                f"{option}: {found[0]!r} is {values[found[0]].dtype}; only 16-bit floats and float32 can become {dtype}"
+                f"{option}: {matches[0]!r} is {values[matches[0]].dtype}; "
+                f"only 16-bit floats and float32 can become {dtype}"
             )
         low.update(floats)
     return frozenset(low)
@@ -97,14 +98,14 @@ def limits_by_output(program: Program, limits: Limits) -> Limits:
         OptionError: a name or pattern matches no output.
     """
     names = [str(value.name) for value in program.model.graph.outputs]
-    found: dict[str, float] = {}
+    by_output: dict[str, float] = {}
     for text, tolerance in limits.outputs.items():
         matching = matching_names(text, names, "tolerance")
         if not matching:
             every = ", ".join(names) or "none"
             raise OptionError(f"tolerance names '{text}', which is no output{did_you_mean(text, names)}: {every}")
-        found |= dict.fromkeys(matching, tolerance)
-    return dataclasses.replace(limits, outputs=found)
+        by_output |= dict.fromkeys(matching, tolerance)
+    return dataclasses.replace(limits, outputs=by_output)
 
 
 def resolved_lists(lists: UserLists | None, program: Program, dtype: str) -> AutoMixedPrecisionLists | None:
@@ -126,19 +127,21 @@ def resolved_lists(lists: UserLists | None, program: Program, dtype: str) -> Aut
     else:
         options, strict = ("--white", "--black", "--black-var"), True
     operators = _Operators(program.model)
-    white = operators.found(lists.custom_white_list, options[0], strict)
-    black = operators.found(lists.custom_black_list, options[1], strict)
+    white = operators.named(lists.custom_white_list, options[0], strict)
+    black = operators.named(lists.custom_black_list, options[1], strict)
     values = _values(lists.black_varnames, program, options[2], strict)
     if isinstance(lists, AutoMixedPrecisionLists):
         return lists.replaced(white, black, values)
     if both := sorted(white & black):
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
-    made = AutoMixedPrecisionLists(
+    resolved = AutoMixedPrecisionLists(
         filter(known_operator, sorted(white)), filter(known_operator, sorted(black)), values, dtype
     )
     # The constructor would warn about operators that only this model knows.
     custom_white, custom_black = ({name for name in names if not known_operator(name)} for names in (white, black))
-    return made.replaced(made.custom_white_list | custom_white, made.custom_black_list | custom_black, values)
+    return resolved.replaced(
+        resolved.custom_white_list | custom_white, resolved.custom_black_list | custom_black, values
+    )
 
 
 class _Operators:
@@ -152,7 +155,7 @@ class _Operators:
         functions = (function.all_nodes() for function in self._model.functions.values())
         return frozenset(map(operator_name, itertools.chain(self._model.graph.all_nodes(), *functions)))
 
-    def found(self, names: Iterable[str], option: str, strict: bool) -> frozenset[str]:
+    def named(self, names: Iterable[str], option: str, strict: bool) -> frozenset[str]:
         """Return the operators that `names` and patterns stand for."""
         return frozenset(operator for name in sorted(names) for operator in self._of(name, option, strict))
 
@@ -160,8 +163,8 @@ class _Operators:
         plain = name.removeprefix("ai.onnx::")
         if known_operator(name) or plain in self._present:
             return [plain]
-        if found := matching_names(name, sorted(vocabulary() | self._present), option):
-            meant = [operator for match in found for operator in paddle_names().get(match, (match,))]
+        if matches := matching_names(name, sorted(vocabulary() | self._present), option):
+            meant = [operator for match in matches for operator in paddle_names().get(match, (match,))]
             return [*meant, *(finer for operator in meant for finer in finer_classes().get(operator, ()))]
         if not (strict or is_pattern(name)):
             return [name]  # the lists warned of it
@@ -177,11 +180,11 @@ def _values(names: Iterable[str], program: Program, option: str, strict: bool) -
     known = set(_value_names(program.model))
     chosen: set[str] = set()
     for name in sorted(names):
-        found = matching_names(name, known, option) if strict or name in known or is_pattern(name) else []
+        matches = matching_names(name, known, option) if strict or name in known or is_pattern(name) else []
         # A function's values get their last names when it is inlined.
-        if not found and (strict or is_pattern(name)) and not program.model.functions:
+        if not matches and (strict or is_pattern(name)) and not program.model.functions:
             raise OptionError(f"{option} {name}: the model has no value of that name{did_you_mean(name, known)}")
-        chosen.update(found or [name])
+        chosen.update(matches or [name])
     return frozenset(chosen)
 
 

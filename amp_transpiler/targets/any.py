@@ -30,9 +30,9 @@ class EachOf(Target):
 
     def of_release(self, asked: str) -> EachOf:
         """Return the combination of the members as the release `asked` has them."""
-        found = EachOf(self.name, self.description, *(target.of_release(asked) for target in self._targets))
-        found.asked = asked
-        return found
+        combined = EachOf(self.name, self.description, *(target.of_release(asked) for target in self._targets))
+        combined.asked = asked
+        return combined
 
     def has_kernel(self, operator: Operator) -> bool:
         """Whether each member has a kernel, or computes the operator between casts of its own."""

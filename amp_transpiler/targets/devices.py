@@ -140,8 +140,8 @@ def checked_dims(dims: Mapping[str, int] | None) -> dict[str, int]:
     Raises:
         OptionError: a size is no positive number.
     """
-    found = dict(dims or {})
-    for name, size in found.items():
+    sizes = dict(dims or {})
+    for name, size in sizes.items():
         if isinstance(size, bool) or size != int(size) or size < 1:
             raise OptionError(f"dims has {name}={size!r}: expected a whole number of at least 1")
-    return found
+    return sizes

@@ -154,9 +154,9 @@ def _model_of(operator: Operator) -> onnx.ModelProto:
     for name, value in operator.attributes:
         if isinstance(value, (int, float, str, tuple)) and name in schema.attributes:
             node.attribute.append(onnx.helper.make_attribute(name, value, attr_type=_attribute_type(schema, name)))
-    given = {attribute.name for attribute in node.attribute}
+    present = {attribute.name for attribute in node.attribute}
     # A body refers to attributes; onnx's inliner knows those of the node only, not the schema's defaults.
-    defaults = (formal.default_value for name, formal in schema.attributes.items() if name not in given)
+    defaults = (formal.default_value for name, formal in schema.attributes.items() if name not in present)
     node.attribute.extend(default for default in defaults if default.name)
     graph = onnx.GraphProto(name="body")
     for letter, names, values, types in (

@@ -1,7 +1,7 @@
 """The price list: `data/prices.txt`, what kernels of ONNX Runtime take on a device that was asked, read once.
 
-A row is a law: `start + max(element * elements, step * steps) + max(flops / rate, bytes / stream)`, the last of
-products alone. Steps are what one block of threads goes through one after another: the elements of a row, the inner
+A row is a law: `start + max(element * elements, step * steps) + max(flops / rate, bytes / stream)`, the last
+only of products. Steps are what one block of threads goes through one after another: the elements of a row, the inner
 dimension of a product.
 """
 

@@ -58,9 +58,9 @@ def _other_than(*activations: str, **required: int) -> Applies:
             return True
         if operator.inputs[_PEEPHOLES : _PEEPHOLES + 1] not in ((), (None,)):
             return True
-        given = [str(name).lower() for name in _items(operator.attribute("activations"))]
+        chosen = [str(name).lower() for name in _items(operator.attribute("activations"))]
         expected = list(activations) * 2  # a bidirectional layer lists them twice
-        return given != expected[: len(given)] or any(
+        return chosen != expected[: len(chosen)] or any(
             operator.attribute(name, 0) != value for name, value in required.items()
         )
 
@@ -196,11 +196,11 @@ _ROWS = (
 
 
 def _by_operator() -> Mapping[tuple[str, str], tuple[Refusal, ...]]:
-    found: dict[tuple[str, str], tuple[Refusal, ...]] = {}
+    refusals: dict[tuple[str, str], tuple[Refusal, ...]] = {}
     for row in _ROWS:
         key = (row.target, row.op_type)
-        found[key] = (*found.get(key, ()), row)
-    return found
+        refusals[key] = (*refusals.get(key, ()), row)
+    return refusals
 
 
 REFUSALS = _by_operator()

@@ -70,9 +70,9 @@ class Target(abc.ABC):
 
     def of_release(self, asked: str) -> Self:
         """Return the same target as the release `asked` of ONNX Runtime has it."""
-        found = copy.copy(self)
-        found.asked = asked
-        return found
+        target = copy.copy(self)
+        target.asked = asked
+        return target
 
     @abc.abstractmethod
     def has_kernel(self, operator: Operator) -> bool:

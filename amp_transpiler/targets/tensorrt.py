@@ -13,7 +13,7 @@ __all__ = ["TENSORRT", "TensorRT"]
 
 
 class TensorRT(Target):
-    """TensorRT's parser. The schemas alone say which types an operator takes; nothing falls back to another target.
+    """TensorRT's parser. Only the schemas say which types an operator takes; nothing falls back to another target.
 
     Opset and IR version are limited to those of ONNX Runtime, which checks the result.
     """

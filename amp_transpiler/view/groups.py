@@ -73,13 +73,13 @@ def _modules(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     try:
-        found = ast.literal_eval(text)
+        scopes = ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return ()  # written by somebody else
-    if not isinstance(found, list) or not all(isinstance(part, str) for part in found):
+    if not isinstance(scopes, list) or not all(isinstance(part, str) for part in scopes):
         return ()
-    before = itertools.chain([""], found)
-    return tuple(part.removeprefix(f"{outer}.") for outer, part in zip(before, found[:-1], strict=False) if part)
+    before = itertools.chain([""], scopes)
+    return tuple(part.removeprefix(f"{outer}.") for outer, part in zip(before, scopes[:-1], strict=False) if part)
 
 
 def _named(node: OutlineNode) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def _group(title: str, paths: Sequence[tuple[tuple[str, ...], int]], depth: int)
         if depth < len(path):
             inner.setdefault(path[depth], []).append((path, index))
     members: list[int | Group] = [index for path, index in paths if depth >= len(path) or len(inner[path[depth]]) == 1]
-    members += [_group(scope, own, depth + 1) for scope, own in inner.items() if len(own) > 1]
+    members += [_group(scope, scope_paths, depth + 1) for scope, scope_paths in inner.items() if len(scope_paths) > 1]
     return Group(title, _cut(sorted(members, key=_first)), every)
 
 

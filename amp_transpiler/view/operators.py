@@ -137,7 +137,7 @@ def blocks_of(graph: ir.Graph, var: Callable[[str], Any]) -> list[Block]:
     graphs = [graph]
     for outer in graphs:  # grows while it is read
         graphs.extend(body for node in outer for _, body in bodies(node))
-    return [Block(number, list(_operators(found)), var) for number, found in enumerate(graphs)]
+    return [Block(number, list(_operators(block_graph)), var) for number, block_graph in enumerate(graphs)]
 
 
 def _operators(graph: Iterable[ir.Node]) -> Iterator[Operator]:
@@ -152,14 +152,14 @@ def _operators(graph: Iterable[ir.Node]) -> Iterator[Operator]:
 
 def _labelled(label: str, nodes: Sequence[ir.Node]) -> Operator:
     """Return the operator that several nodes are together, such as the update of a parameter."""
-    found = json.loads(label)
+    described = json.loads(label)
     return Operator(
-        found["type"],
-        {slot: (name,) for slot, name in found["inputs"].items()},
+        described["type"],
+        {slot: (name,) for slot, name in described["inputs"].items()},
         {"Out": tuple(str(value.name) for value in nodes[-1].outputs)},
-        ir.DataType[found["dtype"]],
+        ir.DataType[described["dtype"]],
         role_of(nodes[0]),
-        found["attributes"],
+        described["attributes"],
     )
 
 
@@ -168,13 +168,13 @@ def _of_node(node: ir.Node) -> Iterator[Operator]:
         return
     role = role_of(node)
     kind = _paddle_name(node) if role != "backward" else f"{_paddle_name(node)}@grad"
-    given = tuple(str(value.name) for value in node.inputs if value is not None)
-    made = tuple(str(value.name) for value in node.outputs if value.name)
+    inputs = tuple(str(value.name) for value in node.inputs if value is not None)
+    outputs = tuple(str(value.name) for value in node.outputs if value.name)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    yield Operator(kind, {"X": given}, {"Out": made}, working_type(node), role, attributes)
+    yield Operator(kind, {"X": inputs}, {"Out": outputs}, working_type(node), role, attributes)
     has_bias = is_standard(node) and node.op_type in _WITH_BIAS and len(node.inputs) > 2 and node.inputs[2] is not None
     if has_bias and role == "forward":
-        yield Operator("elementwise_add", {"X": (*made, given[-1])}, {"Out": made}, working_type(node), role)
+        yield Operator("elementwise_add", {"X": (*outputs, inputs[-1])}, {"Out": outputs}, working_type(node), role)
 
 
 def _paddle_name(node: ir.Node) -> str:
@@ -182,18 +182,18 @@ def _paddle_name(node: ir.Node) -> str:
     name = operator_class(node)
     if name == "Gather" and node.metadata_props.get(BUILT_BY_KEY) == "embedding":  # a table that lives in a scope
         name = "Gather[embedding]"
-    found = _CURRENT_NAMES.get(name) or _first_names().get(name)
-    return found or _first_names().get(operator_name(node)) or operator_name(node)
+    paddle_name = _CURRENT_NAMES.get(name) or _first_names().get(name)
+    return paddle_name or _first_names().get(operator_name(node)) or operator_name(node)
 
 
 @functools.cache
 def _first_names() -> Mapping[str, str]:
     """Return operator -> the first of Paddle's names for it."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, operators in paddle_names().items():
         for operator in operators:
-            found.setdefault(operator, name)
-    return found
+            names.setdefault(operator, name)
+    return names
 
 
 def working_type(node: ir.Node) -> ir.DataType | None:

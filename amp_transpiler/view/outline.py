@@ -63,7 +63,7 @@ class Outline:
     types: dict[str, str]
 
     def forward(self) -> Outline:
-        """Return the forward pass alone; all of it if no backward pass is known."""
+        """Return only the forward pass; all of it if no backward pass is known."""
         if all(node.role != "backward" for node in self.nodes):
             return self
         return dataclasses.replace(self, nodes=tuple(node for node in self.nodes if node.role == "forward"))
@@ -80,37 +80,39 @@ def outline(graph: ir.Graph, held: Iterable[str] = (), outputs: Iterable[str] = 
     types: dict[str, str] = {}
     shapes: dict[object, str] = {}  # equal types share one text
     nodes = []
-    own = set(held)
+    held_names = set(held)
     for value in graph.inputs:
         _remember(value, types, shapes)
     for node in graph:
         read = dict.fromkeys([str(value.name) for value in reads_of(node)])
         for value in node.outputs:
             _remember(value, types, shapes)
-        made = tuple(value.name for value in node.outputs if value.name)
-        name = node.name or (made[0] if made else "")
+        results = tuple(value.name for value in node.outputs if value.name)
+        name = node.name or (results[0] if results else "")
         role = role_of(node)
         nodes.append(
             OutlineNode(
                 operator_name(node),
                 name,
                 tuple(read),
-                made,
+                results,
                 precision_of(node),
                 role,
                 marks_of(node),
                 node.metadata_props.get(_MODULES, "") if node.metadata_props else "",
             )
         )
-    inputs = tuple(str(value.name) for value in graph.inputs if value.name not in own and not value.is_initializer())
+    inputs = tuple(
+        str(value.name) for value in graph.inputs if value.name not in held_names and not value.is_initializer()
+    )
     names = dict.fromkeys((*(str(value.name) for value in graph.outputs), *outputs))
     return Outline(tuple(nodes), inputs, tuple(names), types)
 
 
 def typed(model: ir.Model) -> ir.Model:
     """Return the model, or a copy with types and shapes inferred if it leaves some open and is of moderate size."""
-    found = (value for node in model.graph for value in node.outputs)
-    if model.graph.num_nodes() > _INFERRED or all(v.type is not None and v.shape is not None for v in found):
+    outputs = (value for node in model.graph for value in node.outputs)
+    if model.graph.num_nodes() > _INFERRED or all(v.type is not None and v.shape is not None for v in outputs):
         return model
     try:
         copy = model.clone()
@@ -130,18 +132,18 @@ def _remember(value: ir.Value, types: dict[str, str], shapes: dict[object, str])
 
 
 def precision_of(node: ir.Node) -> str:
-    """Return in what a node computes: `float16`, `bfloat16`, `float32`, `cast`, or nothing if no float is involved.
+    """Return what a node computes in: `float16`, `bfloat16`, `float32`, `cast`, or nothing if no float is involved.
 
     A cast between floats is a `cast`. A node with bodies has no precision of its own.
     """
     if has_bodies(node):
         return ""
-    made = [value.dtype for value in node.outputs if value.dtype in AMP_DTYPES]
+    written = [value.dtype for value in node.outputs if value.dtype in AMP_DTYPES]
     read = [value.dtype for value in node.inputs if value is not None and value.dtype in AMP_DTYPES]
-    if made and read and node.op_type == "Cast" and is_standard(node):
+    if written and read and node.op_type == "Cast" and is_standard(node):
         return "cast"
-    found = made or read
-    dtype = next((dtype for dtype in found if dtype in LOW_DTYPES), found[0] if found else None)
+    dtypes = written or read
+    dtype = next((dtype for dtype in dtypes if dtype in LOW_DTYPES), dtypes[0] if dtypes else None)
     return "" if dtype is None else dtype_name(dtype)
 
 
@@ -167,5 +169,5 @@ def type_text(value: ir.Value) -> str:
         kind = str(value.type)
     if value.shape is None:
         return kind
-    sizes = (size if isinstance(size, int) else size.value if size.value is not None else "?" for size in value.shape)
-    return f"{kind}[{', '.join(map(str, sizes))}]"
+    sizes = (size if isinstance(size, int) else size.value for size in value.shape)
+    return f"{kind}[{', '.join('?' if size is None else str(size) for size in sizes)}]"

@@ -100,10 +100,10 @@ def _edges(values: tuple[str, ...], target: int, makers: dict[str, int], outline
 
 
 def _node_box(node: OutlineNode, outline: Outline) -> Box:
-    made = [f"{visible(value, _NAME)}: {outline.types.get(value, '?')}" for value in node.outputs]
+    output_lines = [f"{visible(value, _NAME)}: {outline.types.get(value, '?')}" for value in node.outputs]
     remark = node.precision or "no floats"
     title = "\n".join(
-        [f"{node.operator} {visible(node.name, _NAME)}", remark, *([node.marks] if node.marks else []), *made]
+        [f"{node.operator} {visible(node.name, _NAME)}", remark, *([node.marks] if node.marks else []), *output_lines]
     )
     label = visible(node.operator.rpartition("::")[2], _LABEL)
     if node.precision == "cast":

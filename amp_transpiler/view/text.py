@@ -82,11 +82,11 @@ def _head(program: _Program, model: ir.Model) -> Iterator[str]:
     for (precision, mark), count in kinds.items():
         counts[precision] += count
         marks.update(dict.fromkeys(filter(None, mark.split(", ")), count))
-    found = [f"{count} {name}" for name, count in sorted(counts.items()) if name and name != "cast"]
-    found += [f"{counts['cast']} casts between floats"] if counts["cast"] else []
-    found += [f"{count} {mark}" for mark, count in sorted(marks.items())]
-    if found:
-        yield f"  {', '.join(found)}"
+    parts = [f"{count} {name}" for name, count in sorted(counts.items()) if name and name != "cast"]
+    parts += [f"{counts['cast']} casts between floats"] if counts["cast"] else []
+    parts += [f"{count} {mark}" for mark, count in sorted(marks.items())]
+    if parts:
+        yield f"  {', '.join(parts)}"
 
 
 def _values(program: _Program, model: ir.Model, limit: int | None) -> Iterator[str]:
@@ -105,19 +105,21 @@ def _values(program: _Program, model: ir.Model, limit: int | None) -> Iterator[s
 
 def _cut(title: str, lines: Iterator[str], limit: int | None) -> list[str]:
     """Return a part of the text, or nothing if it has no line; what is beyond the limit is not even made."""
-    kept = list(itertools.islice(lines, limit))
+    shown = list(itertools.islice(lines, limit))
     cut = limit is not None and next(lines, None) is not None
-    return [title, *kept, *([f"  ... cut after {limit} lines: {_ALL}"] if cut else [])] if kept else []
+    if not shown:
+        return []
+    return [title, *shown, *([f"  ... cut after {limit} lines: {_ALL}"] if cut else [])]
 
 
 def _outputs(program: _Program, model: ir.Model) -> Iterator[str]:
     """Yield the outputs that were set by hand, unless they are the graph's own."""
-    own = {value.name for value in model.graph.outputs}
+    graph_outputs = {value.name for value in model.graph.outputs}
     for name in program.outputs:
         value = program.find(name)
         if value is None:
             yield f"  {_name(name)}: not in the program"
-        elif name not in own:
+        elif name not in graph_outputs:
             yield f"  {_named(value)}"
 
 
@@ -137,12 +139,12 @@ def _nodes(graph: ir.Graph | ir.Function, indent: str) -> Iterator[str]:
 
 
 def _line(node: ir.Node, indent: str) -> str:
-    made = ", ".join(_name(str(value.name)) for value in node.outputs if value.name) or "()"
+    results = ", ".join(_name(str(value.name)) for value in node.outputs if value.name) or "()"
     read = [_operand(value) for value in node.inputs]
     read += [f"{name}={_attribute(value)}" for name, value in node.attributes.items() if not _is_body(value)]
     types = ", ".join(type_text(value) for value in node.outputs if value.name)
     marks = marks_of(node)
-    text = f"{indent}{precision_of(node):{_WIDTH}}{made} = {operator_name(node)}({', '.join(read)}) -> {types}"
+    text = f"{indent}{precision_of(node):{_WIDTH}}{results} = {operator_name(node)}({', '.join(read)}) -> {types}"
     return f"{text}  # {marks}" if marks else text
 
 

@@ -154,7 +154,7 @@ def _masked(node: NodeGradient, scores: Expr, mask: Expr | None) -> Expr:
 
 def _softmax(scores: Expr, mask: Expr | None) -> Expr:
     """The attention weights; all zero for a query that attends to nothing."""
-    if mask is None:  # a causal mask alone leaves every query its own position or an earlier one
+    if mask is None:  # a causal mask by itself leaves every query its own position or an earlier one
         return scores.op("Softmax", axis=-1)
     masked = scores < _LOWEST
     return masked.where(0, masked.where(_LOWEST, scores).op("Softmax", axis=-1))

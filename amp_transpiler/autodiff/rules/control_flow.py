@@ -28,13 +28,13 @@ def if_(gs: Sequence[Expr | None], condition: Expr, *, node: NodeGradient) -> Gr
         refuse_random(body)
     grads = [None if g is None else g.value for g in gs]
     branches = {name: node.backward.branch(body, grads, wanted) for name, body in bodies(node.source)}
-    made = condition.outputs("If", count=len(wanted), **branches)
-    found: dict[ir.Value, Expr] = {}
-    for value, grad in zip(wanted, made, strict=True):
+    results = condition.outputs("If", count=len(wanted), **branches)
+    gradients: dict[ir.Value, Expr] = {}
+    for value, grad in zip(wanted, results, strict=True):
         grad.value.type = value.type
         grad.value.shape = None if value.shape is None else ir.Shape(value.shape)
-        found[value] = grad
-    return [None, *(found.get(value) for value in reads)]
+        gradients[value] = grad
+    return [None, *(gradients.get(value) for value in reads)]
 
 
 def refuse_random(body: ir.Graph, *, numbered: bool = True) -> None:

@@ -128,11 +128,11 @@ def _weight_gradient(x: Expr, g: Expr, window: Window, group: int) -> Expr:
     swap = [1, 0, *_spatial(window.rank)]
     exchanged = Window(sizes_of(g), window.dilations, window.strides, window.begin, window.end)
     with marks(x.builder, x.builder.names.fresh("weight_gradient")):  # passes/training/weight_gradients.py finds it
-        made = _groups_in_front(x, group).op("Conv", g.transpose(swap), **exchanged.attributes(group))
+        gradient = _groups_in_front(x, group).op("Conv", g.transpose(swap), **exchanged.attributes(group))
         # Strides leave elements of x that no window reaches: with them the "output" is larger than the kernel.
-        made = _crop(made, window.kernel).transpose(swap)
-    result(made.value, 1)
-    return made
+        gradient = _crop(gradient, window.kernel).transpose(swap)
+    result(gradient.value, 1)
+    return gradient
 
 
 def _groups_in_front(x: Expr, group: int) -> Expr:

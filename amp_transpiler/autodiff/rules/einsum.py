@@ -19,14 +19,14 @@ def einsum(g: Expr, *operands: Expr, equation: str) -> Gradients:
 
     def to_operand(index: int) -> Expr:
         factors = [(term, operand) for term, operand in zip(terms, operands, strict=True)]
-        own, operand = factors.pop(index)
-        letters = _diagonals(operand, own, factors, equation)
+        own_term, operand = factors.pop(index)
+        letters = _diagonals(operand, own_term, factors, equation)
         reached = {*result, *(letter for term, _ in factors for letter in term)}
         target = "".join(letter for letter in letters if letter in reached)
-        found = _product([(result, g), *factors], target)
-        found = found.unsqueeze(*[axis for axis, letter in enumerate(letters) if letter not in reached])
+        gradient = _product([(result, g), *factors], target)
+        gradient = gradient.unsqueeze(*[axis for axis, letter in enumerate(letters) if letter not in reached])
         # Axes that were summed with nothing to multiply: every element has the same gradient.
-        return found.op("Expand", operand.shape_tensor()) if _narrower(found, operand) else found
+        return gradient.op("Expand", operand.shape_tensor()) if _narrower(gradient, operand) else gradient
 
     return [partial(to_operand, index) for index in range(len(terms))]
 
@@ -49,16 +49,18 @@ def _parse(equation: str, ranks: list[int]) -> tuple[list[str], str]:
     return written, right.replace("...", dots)
 
 
-def _diagonals(operand: Expr, own: str, factors: list[tuple[str, Expr]], equation: str) -> str:
+def _diagonals(operand: Expr, own_term: str, factors: list[tuple[str, Expr]], equation: str) -> str:
     """Make the letters of an operand distinct: one that repeats becomes another, tied to it by an identity matrix."""
-    used = {*own, *(letter for term, _ in factors for letter in term), *equation}
+    used = {*own_term, *(letter for term, _ in factors for letter in term), *equation}
     free = iter([letter for letter in string.ascii_letters if letter not in used])
     letters = ""
-    for axis, letter in enumerate(own):
+    for axis, letter in enumerate(own_term):
         if letter in letters:
             size, fresh = operand.size(axis), next(free, None)
             if size is None or fresh is None:
-                raise SizesUnknown(f"the axis '{letter}' repeats in '{own}' ('{operand.name}'): its size must be known")
+                raise SizesUnknown(
+                    f"the axis '{letter}' repeats in '{own_term}' ('{operand.name}'): its size must be known"
+                )
             factors.append((letter + fresh, operand.constant(np.eye(size), operand.dtype)))
             letters += fresh
         else:
@@ -71,19 +73,19 @@ def _product(factors: list[tuple[str, Expr]], target: str) -> Expr:
     scalars = [value for term, value in factors if not term]
     others = [(term, value) for term, value in factors if term]
     if not others:
-        found, *scalars = scalars
+        product, *scalars = scalars
     elif len(others) == 1 and others[0][0] == target:
-        found = others[0][1]
+        product = others[0][1]
     else:
         first, *rest = [value for _, value in others]
-        found = first.op("Einsum", *rest, equation=f"{','.join(term for term, _ in others)}->{target}")
+        product = first.op("Einsum", *rest, equation=f"{','.join(term for term, _ in others)}->{target}")
     for scalar in scalars:
-        found *= scalar
-    return found
+        product *= scalar
+    return product
 
 
-def _narrower(found: Expr, operand: Expr) -> bool:
-    """Whether some axis of `found` has size 1 where that of the operand may be larger."""
-    if found.shape is None or operand.shape is None:
+def _narrower(gradient: Expr, operand: Expr) -> bool:
+    """Whether some axis of a gradient has size 1 where that of the operand may be larger."""
+    if gradient.shape is None or operand.shape is None:
         return True
-    return any(have == 1 and want != 1 for have, want in zip(found.shape, operand.shape, strict=True))
+    return any(have == 1 and want != 1 for have, want in zip(gradient.shape, operand.shape, strict=True))

@@ -31,9 +31,9 @@ def _grid_sample(node: NodeGradient, x: Expr, grid: Expr) -> Expr:
     total: Expr | None = None
     for corner in itertools.product(range(_MODES[mode]), repeat=rank):
         index, weight = _corner(at, sizes, corner, nearest=mode == "nearest")
-        found = pixels.op("GatherND", index, batch_dims=1).wide()
-        found = found * weight if weight is not None else found
-        total = found if total is None else total + found
+        corner_pixels = pixels.op("GatherND", index, batch_dims=1).wide()
+        corner_pixels = corner_pixels * weight if weight is not None else corner_pixels
+        total = corner_pixels if total is None else total + corner_pixels
     assert total is not None
     return total.cast(x.dtype).transpose([0, 2, 1]).reshape([0, channels, *outputs])
 
@@ -63,7 +63,7 @@ def _corner(at: list[Expr], sizes: list[int], corner: tuple[int, ...], *, neares
         at: the coordinates, one axis after the other.
         sizes: of the image.
         corner: 0 for the pixel at or before the point, 1 for the one after it, along each axis.
-        nearest: whether the nearest pixel counts alone.
+        nearest: whether only the nearest pixel counts.
     """
     index: Expr | None = None
     weight: Expr | None = None

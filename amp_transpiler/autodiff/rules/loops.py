@@ -128,15 +128,15 @@ def _back(turns: _Turns, gs: Sequence[Expr | None]) -> Gradients:
         if state.shape is not None and passed.shape is not None and len(state.shape) != len(passed.shape):
             raise NotDifferentiable(f"its state '{state.name}' changes its rank from turn to turn; unroll it")
     wanted = _Wanted.of(turns, gs)
-    kept = _keep(turns)
+    stacks = _keep(turns)
     copy = _turn_back(turns, wanted)
     builder, count = turns.node.builder, len(turns.states)
     starts = [gs[i] or Expr(turns.node.source.outputs[i], builder).zeros_like() for i in wanted.states]
     zeros = [Expr(value, builder).wide().zeros_like() for value in wanted.outer]
-    items = [Expr(value, builder) for value in kept]
+    items = [Expr(value, builder) for value in stacks]
     items += [turns.node.input(turns.first + count + i) for i in range(len(turns.items))]
     items += [g for i in wanted.handed if (g := gs[count + i]) is not None]
-    directions = [1] * len(kept) + [1 - d for d in turns.item_directions]
+    directions = [1] * len(stacks) + [1 - d for d in turns.item_directions]
     directions += [1 - turns.handed_directions[i] for i in wanted.handed]
     attributes = {
         "body": copy,
@@ -151,10 +151,10 @@ def _back(turns: _Turns, gs: Sequence[Expr | None]) -> Gradients:
         return _like_them(builder.nodes("Scan", values, attributes, outputs=len(copy.outputs)), copy.outputs)
 
     if _has_a_turn(turns):
-        made = scanned()
+        results = scanned()
     else:  # ONNX Runtime refuses a Scan of no slices. A Loop has no items, so that nothing is stacked here
-        made = _where_it_turned(builder, kept[0], scanned, [value.value for value in (*starts, *zeros)])
-    return _placed(turns, wanted, [Expr(value, builder) for value in made])
+        results = _where_it_turned(builder, stacks[0], scanned, [value.value for value in (*starts, *zeros)])
+    return _placed(turns, wanted, [Expr(value, builder) for value in results])
 
 
 def _has_a_turn(turns: _Turns) -> bool:
@@ -191,14 +191,14 @@ def _where_it_turned(
         with builder.inside(body):
             body.outputs.extend(make())
         branches[name] = body
-    made = builder.nodes("If", [turned], branches, outputs=len(starts))
-    return _like_them(made, starts)
+    results = builder.nodes("If", [turned], branches, outputs=len(starts))
+    return _like_them(results, starts)
 
 
-def _like_them(made: Sequence[ir.Value], others: Sequence[ir.Value]) -> Sequence[ir.Value]:
-    for value, other in zip(made, others, strict=True):
+def _like_them(values: Sequence[ir.Value], others: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    for value, other in zip(values, others, strict=True):
         value.type = other.type
-    return made
+    return values
 
 
 def _turn_back(turns: _Turns, wanted: _Wanted) -> ir.Graph:
@@ -215,32 +215,32 @@ def _turn_back(turns: _Turns, wanted: _Wanted) -> ir.Graph:
     grads += [d_states.get(i) for i in range(len(turns.states))]
     grads += [d_handed.get(i) for i in range(len(turns.handed))]
     inner = [*(turns.states[i] for i in wanted.states), *(turns.items[i] for i in wanted.items), *wanted.outer]
-    copy, found = turns.node.backward.turn(turns.body, grads, inner)
+    copy, gradients = turns.node.backward.turn(turns.body, grads, inner)
     states, split = len(wanted.states), len(wanted.states) + len(wanted.items)
     with builder.inside(copy):
-        pairs = zip(sums, found[split:], strict=True)
+        pairs = zip(sums, gradients[split:], strict=True)
         totals = [builder.add(total, builder.high(grad)) for total, grad in pairs]
-    own = list(copy.inputs)
+    inputs = list(copy.inputs)
     if is_loop:  # the number of the turn is an item; the condition held in each
-        mark_turn_number(own[0])
-        own.pop(1).replace_all_uses_with(builder.constant(np.array(True)))
-    copy.inputs[:] = [*d_states.values(), *sums, *own, *d_handed.values()]
-    copy.outputs.extend([*found[:states], *totals, *found[states:split]])
+        mark_turn_number(inputs[0])
+        inputs.pop(1).replace_all_uses_with(builder.constant(np.array(True)))
+    copy.inputs[:] = [*d_states.values(), *sums, *inputs, *d_handed.values()]
+    copy.outputs.extend([*gradients[:states], *totals, *gradients[states:split]])
     remove_unused(copy)
     return copy
 
 
-def _placed(turns: _Turns, wanted: _Wanted, made: Sequence[Expr]) -> list[Expr | None]:
+def _placed(turns: _Turns, wanted: _Wanted, results: Sequence[Expr]) -> list[Expr | None]:
     """Return the gradients of all that the node reads, from the results of the backward Scan."""
     inputs = list(turns.node.source.inputs)
     places = [turns.first + i for i in wanted.states]
     places += [len(inputs) + wanted.reads.index(value) for value in wanted.outer]
     places += [turns.first + len(turns.states) + i for i in wanted.items]
     placed: list[Expr | None] = [None] * (len(inputs) + len(wanted.reads))
-    for place, found in zip(places, made, strict=True):
+    for place, input_gradient in zip(places, results, strict=True):
         like = [*inputs, *wanted.reads][place]
-        found.value.shape = None if like is None or like.shape is None else ir.Shape(like.shape)
-        placed[place] = found
+        input_gradient.value.shape = None if like is None or like.shape is None else ir.Shape(like.shape)
+        placed[place] = input_gradient
     return placed
 
 
@@ -260,15 +260,15 @@ def _keep(turns: _Turns) -> list[ir.Value]:
             stack.shape = ir.Shape([None, *value.shape])
         stacks.append(stack)
     for name in ("scan_output_directions", "scan_output_axes"):
-        if (given := source.attributes.get(name)) is not None:
-            source.attributes[name] = ir.AttrInt64s(name, [*given.as_ints(), *[0] * len(values)])
+        if (attribute := source.attributes.get(name)) is not None:
+            source.attributes[name] = ir.AttrInt64s(name, [*attribute.as_ints(), *[0] * len(values)])
     return stacks
 
 
 def _like(builder: GraphBuilder, value: ir.Value, *, wide: bool = False) -> ir.Value:
     """Return an input of the new body for the gradient of a value, or with `wide` for a sum of its gradients."""
-    made = ir.Value(name=builder.names.fresh(f"{builder.prefix}item"), type=value.type)
+    item = ir.Value(name=builder.names.fresh(f"{builder.prefix}item"), type=value.type)
     if wide and value.dtype in LOW_DTYPES:
-        made.type = ir.TensorType(ir.DataType.FLOAT)
-    made.shape = None if value.shape is None else ir.Shape(value.shape)
-    return made
+        item.type = ir.TensorType(ir.DataType.FLOAT)
+    item.shape = None if value.shape is None else ir.Shape(value.shape)
+    return item

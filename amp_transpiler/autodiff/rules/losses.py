@@ -57,9 +57,9 @@ def softmax_cross_entropy_loss(
     """`factor weight (softmax - hit)`; for the second output, the log probabilities, `g - softmax sum(g)`."""
     g, of_log = gs[0], gs[1] if len(gs) > 1 else None
     if g is not None and of_log is None and (narrow := narrow_scores(scores.value)) is not None:
-        found = _samples(g, scores, labels, weights, reduction, ignore_index)
-        to_scores = _by_margin(Expr(narrow, scores.builder), found).cast(scores.dtype)
-        return to_scores, None, lambda: _to_class_weights(found, scores.wide().op("LogSoftmax", axis=1))
+        loss_samples = _samples(g, scores, labels, weights, reduction, ignore_index)
+        to_scores = _by_margin(Expr(narrow, scores.builder), loss_samples).cast(scores.dtype)
+        return to_scores, None, lambda: _to_class_weights(loss_samples, scores.wide().op("LogSoftmax", axis=1))
     likely = scores.wide().op("LogSoftmax", axis=1)  # the forward pass needs it too, and then it is computed once
     shares = likely.exp()
     parts: list[Expr] = []

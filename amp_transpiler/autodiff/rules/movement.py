@@ -36,8 +36,8 @@ def join(g: Expr, *parts: Expr, y: Expr, axis: int) -> Gradients:
         split_sizes = concat([part.shape_tensor().op("Gather", where) for part in parts], 0)
     else:
         split_sizes = g.constant(np.array(sizes, np.int64))
-    made = g.outputs("Split", split_sizes, count=len(parts), axis=axis)
-    return [piece.with_shape_of(part) for piece, part in zip(made, parts, strict=True)]
+    pieces = g.outputs("Split", split_sizes, count=len(parts), axis=axis)
+    return [piece.with_shape_of(part) for piece, part in zip(pieces, parts, strict=True)]
 
 
 @gradient("Split")

@@ -106,13 +106,13 @@ def _of_batch(g: Expr, x: Expr, scale: Expr, epsilon: float) -> Gradients:
         return (g - (xhat * along + level)) * (inverse * _by_channel(scale, x))
 
     def marked(index: int, gradient: Callable[[], Expr]) -> Callable[[], Expr]:
-        def made() -> Expr:
+        def compute() -> Expr:
             with marks(builder, token):
-                found = gradient()
-            result(found.value, index)
-            return found
+                output = gradient()
+            result(output.value, index)
+            return output
 
-        return made
+        return compute
 
     return marked(0, to_x), marked(1, lambda: to_scale.reshape([-1])), marked(2, lambda: to_bias.reshape([-1]))
 

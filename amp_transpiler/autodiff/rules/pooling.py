@@ -29,8 +29,8 @@ def max_pool(g: Expr, x: Expr, *, node: NodeGradient, kernel_shape: Sequence[int
     g = g.wide() if overlap else g  # only where windows overlap is anything summed
     reduction = {"reduction": "add"} if overlap else {}
     flat = _zeros(g, x).reshape([-1])
-    made = flat.op("ScatterElements", indices, g.reshape([-1]), axis=0, **reduction)
-    return made.reshape([-1, *channels]).with_shape_of(x)
+    scattered = flat.op("ScatterElements", indices, g.reshape([-1]), axis=0, **reduction)
+    return scattered.reshape([-1, *channels]).with_shape_of(x)
 
 
 def _zeros(g: Expr, x: Expr) -> Expr:

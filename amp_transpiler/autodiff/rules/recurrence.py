@@ -128,7 +128,9 @@ def ways_of(node: NodeGradient, gs: Sequence[Expr | None], defaults: Sequence[st
         first = zero if (h := node.optional(5)) is None else part(h, index)
         backwards = direction == "reverse" or index == 1
         inside, following = _padding(node, x)
-        g_y = None if gs[0] is None else (gs[0].slice([index], [index + 1], [1]) if count == 2 else gs[0]).squeeze(1)
+        g_y = gs[0]
+        if g_y is not None:
+            g_y = (g_y.slice([index], [index + 1], [1]) if count == 2 else g_y).squeeze(1)
         last = [part(g, index).wide() if g is not None else zero.wide() for g in (*gs[1:], *[None] * 2)][:2]
         way = Way(
             x,

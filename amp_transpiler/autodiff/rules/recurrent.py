@@ -82,9 +82,9 @@ def _gru_way(way: Way) -> _Parts:
 
     (first,), (d, dn) = way.back(step, [to_z, to_n, before * r_slope, r, way.masked(z, 1.0)], keeps=False)
     whole = concat([d, dn], 2)
-    made = _weights(way, whole, whole) | {"h": first}
-    made["r"] = concat([way.by_weights(d, way.before), way.by_weights(dn, reset)], 0)
-    return made
+    parts = _weights(way, whole, whole) | {"h": first}
+    parts["r"] = concat([way.by_weights(d, way.before), way.by_weights(dn, reset)], 0)
+    return parts
 
 
 @gradient("LSTM")
@@ -121,8 +121,8 @@ def _lstm_way(way: Way, first_cell: Expr, peephole: Expr | None, coupled: bool) 
         i, f = gates(xi, xf, cell)
     else:
         i, f = gates(xi, xf, None)
-        kept = [way.masked(f, 1.0), way.masked(i * g)]
-        _, (cell,) = scan(step, [first_cell], kept, backwards=way.backwards)
+        factors = [way.masked(f, 1.0), way.masked(i * g)]
+        _, (cell,) = scan(step, [first_cell], factors, backwards=way.backwards)
     return _lstm_back(way, cell, (i, f, g, g_slope), (xi, xo, xf), (peep_i, peep_o, peep_f), coupled)
 
 
@@ -147,7 +147,7 @@ def _lstm_back(
     f_act, _, h_act = way.activations
     (i, f, g, g_slope), (xi, xo, xf), (peep_i, peep_o, peep_f) = gates, sums, peepholes
     after = cell * f + i * g
-    h, h_slope = dataclasses.replace(h_act, clip=0.0).with_slope(after)  # what is clipped are the sums alone
+    h, h_slope = dataclasses.replace(h_act, clip=0.0).with_slope(after)  # only the sums are clipped
     o, o_slope = f_act.with_slope(_plus(xo, peep_o, after))
     i_slope = f_act.with_slope(_plus(xi, peep_i, cell))[1]
     to_o, to_g = h * o_slope, i * g_slope
@@ -164,11 +164,11 @@ def _lstm_back(
         return [(d @ way.r).wide(), dc * keep], [d]
 
     (first, first_cell), (d,) = way.back(step, [way.masked(to_c), slopes, way.masked(keep, 1.0)], cell=True)
-    made = _weights(way, d, d) | {"h": first, "c": first_cell}
+    parts = _weights(way, d, d) | {"h": first, "c": first_cell}
     if peep_i is not None:
         di, do, df, _ = way.gates(d.wide(), 4)
-        made["p"] = concat([(x * y).sum([0, 1], keepdims=False) for x, y in ((di, cell), (do, after), (df, cell))], 0)
-    return made
+        parts["p"] = concat([(x * y).sum([0, 1], keepdims=False) for x, y in ((di, cell), (do, after), (df, cell))], 0)
+    return parts
 
 
 def _plus(x: Expr, factor: Expr | None, y: Expr | None) -> Expr:
@@ -183,8 +183,8 @@ def _thirds(x: Expr) -> tuple[Expr, ...]:
 
 def _product(data: Expr, weight: Expr, bias: Expr | None) -> Expr:
     """`data weight' + bias`, in float32 after the product."""
-    found = (data @ weight.T).wide()
-    return found if bias is None else found + bias.wide()
+    product = (data @ weight.T).wide()
+    return product if bias is None else product + bias.wide()
 
 
 def _sum_of_products(way: Way) -> Expr:
@@ -201,11 +201,11 @@ def _weights(way: Way, d: Expr, of_state: Expr) -> _Parts:
         d: the gradient of what the data's product is added to, [T, B, G H].
         of_state: the same of the state's product.
     """
-    made = {"x": d @ way.w, "w": way.by_weights(d, way.x), "r": way.by_weights(of_state, way.before)}
+    parts = {"x": d @ way.w, "w": way.by_weights(d, way.x), "r": way.by_weights(of_state, way.before)}
     if way.bias is not None:
         of_data = d.sum([0, 1], keepdims=False)
-        made["b"] = concat([of_data, of_data if of_state is d else of_state.sum([0, 1], keepdims=False)], 0)
-    return made
+        parts["b"] = concat([of_data, of_data if of_state is d else of_state.sum([0, 1], keepdims=False)], 0)
+    return parts
 
 
 def _joined(node: NodeGradient, ways: Sequence[_Parts]) -> Gradients:
@@ -215,5 +215,5 @@ def _joined(node: NodeGradient, ways: Sequence[_Parts]) -> Gradients:
     def of(name: str) -> Expr | None:
         return stacked([way.get(name) for way in ways])
 
-    made = [x.with_shape_of(node.input(0)), of("w"), of("r"), of("b"), None, of("h"), of("c"), of("p")]
-    return made[: len(node.inputs)]
+    gradients = [x.with_shape_of(node.input(0)), of("w"), of("r"), of("b"), None, of("h"), of("c"), of("p")]
+    return gradients[: len(node.inputs)]

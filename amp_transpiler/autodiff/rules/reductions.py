@@ -13,10 +13,10 @@ from amp_transpiler.autodiff.rules.placing import axis_of
 def _axes(node: NodeGradient) -> list[int]:
     """The axes reduced, counted from the front, sorted."""
     rank = node.input(0).rank
-    given = node.constant(1) if node.optional(1) is not None else node.attribute("axes")
-    if given is None or len(given) == 0:
+    axes = node.constant(1) if node.optional(1) is not None else node.attribute("axes")
+    if axes is None or len(axes) == 0:
         return [] if node.attribute("noop_with_empty_axes", 0) else list(range(rank))
-    return sorted(axis_of(int(axis), rank) for axis in given)
+    return sorted(axis_of(int(axis), rank) for axis in axes)
 
 
 def _keep(node: NodeGradient, value: Expr) -> Expr:

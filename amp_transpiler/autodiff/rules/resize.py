@@ -32,7 +32,7 @@ def _changes(node: NodeGradient, before: _Dimensions, after: _Dimensions) -> dic
     crop = node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
     roi = [float(bound) for bound in node.constant(1)] if crop else [0.0] * len(axes) + [1.0] * len(axes)
     scales = _scales(node, axes, before)
-    found = {}
+    changes = {}
     for i, axis in enumerate(axes):
         size, out = before[axis], after[axis]
         stays = (size is not None and size == out) or (axis == 0 and not isinstance(size, int))
@@ -40,8 +40,8 @@ def _changes(node: NodeGradient, before: _Dimensions, after: _Dimensions) -> dic
             continue
         if not isinstance(size, int) or not isinstance(out, int):
             raise SizesUnknown(f"axis {axis} is resized, so its sizes must be known numbers, got {size} and {out}")
-        found[axis] = _axis(node, size, out, scales[i] if scales else out / size, (roi[i], roi[len(axes) + i]))
-    return dict(sorted(found.items()))
+        changes[axis] = _axis(node, size, out, scales[i] if scales else out / size, (roi[i], roi[len(axes) + i]))
+    return dict(sorted(changes.items()))
 
 
 def _dimensions(x: Expr) -> _Dimensions:

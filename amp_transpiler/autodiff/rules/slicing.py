@@ -107,10 +107,10 @@ def _unit_slice(g: Expr, x: Expr, index: _SliceIndex) -> Expr:
     axes = x.constant(np.array(index.axes, np.int64))
     assert index.inputs[0] is not None  # the starts
     starts = index.inputs[0].cast(ir.DataType.INT64)
-    sizes, kept = (value.op("Shape").op("Gather", axes) for value in (x, g))
+    sizes, slice_sizes = (value.op("Shape").op("Gather", axes) for value in (x, g))
     zero = x.constant(np.int64(0))
     before = (starts < zero).where((starts + sizes).maximum(zero), starts.minimum(sizes))
-    after = sizes - before - kept
+    after = sizes - before - slice_sizes
     none = x.constant(np.zeros(x.rank, np.int64))
     pads = concat([none.op("ScatterElements", axes, part) for part in (before, after)], 0)
     return g.without_bfloat16().op("Pad", pads).with_shape_of(x)

@@ -62,23 +62,23 @@ def stft(
     kernel = g.constant(matrix.transpose(0, 2, 1), g.dtype)  # bins and parts, one channel, time
     kernel = kernel if window is None else kernel * window.cast(g.dtype)
     frames = g.reshape([0, 0, -1]).transpose([0, 2, 1])
-    found = frames.op("ConvTranspose", kernel, strides=[stride])
+    summed = frames.op("ConvTranspose", kernel, strides=[stride])
     rest = (total - size) % stride  # behind the last frame
-    padded = found.op("Pad", found.constant(np.array([0, 0, 0, 0, 0, rest]))) if rest else found
+    padded = summed.op("Pad", summed.constant(np.array([0, 0, 0, 0, 0, rest]))) if rest else summed
     return padded.reshape([0, -1, _REAL] if signal.rank == 3 else [0, -1]).with_shape_of(signal), None, None
 
 
-def _number(given: Expr | None, default: int, what: str) -> int:
+def _number(value: Expr | None, default: int, what: str) -> int:
     """Return an input that is a number.
 
     Raises:
         NotDifferentiable: it is not known before the program runs.
     """
-    if given is None:
+    if value is None:
         return default
-    if given.known is None:
+    if value.known is None:
         raise NotDifferentiable(f"{what} is not known before it runs")
-    return int(given.known.reshape(-1)[0])
+    return int(value.known.reshape(-1)[0])
 
 
 def _matrix(length: int, size: int, *, onesided: bool, inverse: bool) -> npt.NDArray[np.float32]:
@@ -93,8 +93,8 @@ def _matrix(length: int, size: int, *, onesided: bool, inverse: bool) -> npt.NDA
     bins = length // 2 + 1 if onesided else length
     angle = (2.0 * np.pi / length) * (np.outer(np.arange(bins), np.arange(size)) % length)
     cos, sin = np.cos(angle), np.sin(angle) * (1.0 if inverse else -1.0)
-    made = np.empty((bins, 2, size, 2))
-    made[:, 0, :, 0], made[:, 0, :, 1] = cos, -sin
-    made[:, 1, :, 0], made[:, 1, :, 1] = sin, cos
-    made[:, :, length:] = 0.0
-    return (made / (length if inverse else 1.0)).reshape(bins * 2, size, 2).astype(np.float32)
+    matrix = np.empty((bins, 2, size, 2))
+    matrix[:, 0, :, 0], matrix[:, 0, :, 1] = cos, -sin
+    matrix[:, 1, :, 0], matrix[:, 1, :, 1] = sin, cos
+    matrix[:, :, length:] = 0.0
+    return (matrix / (length if inverse else 1.0)).reshape(bins * 2, size, 2).astype(np.float32)

@@ -78,7 +78,9 @@ def group_norm(node: NodeGradient, x: Expr, gamma: Expr, beta: Expr, *rest: Expr
     last = bool(node.attribute("channels_last", 1))
     total = x
     if skip is not None:
-        total = total + (skip if skip.rank == x.rank else skip.unsqueeze(1, 2) if last else skip.unsqueeze(2, 3))
+        if skip.rank != x.rank:
+            skip = skip.unsqueeze(1, 2) if last else skip.unsqueeze(2, 3)
+        total = total + skip
     if bias is not None:
         total = total + (bias if last else bias.unsqueeze(1, 2))
     low, groups = x.dtype, node.attribute("groups")
@@ -142,9 +144,9 @@ def fused_conv(node: NodeGradient, x: Expr, w: Expr, b: Expr | None = None, z: E
     """An activation of a convolution, to which `z` may be added first."""
     last = node.op_type.startswith("Nhwc")
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    given = {name: node.attribute(name) for name in names if node.attribute(name) is not None}
+    attributes = {name: node.attribute(name) for name in names if node.attribute(name) is not None}
     x = x.transpose([0, x.rank - 1, *range(1, x.rank - 1)]) if last else x
-    y = x.op("Conv", w, b, **given)
+    y = x.op("Conv", w, b, **attributes)
     y = y.transpose([0, *range(2, y.rank), 1]) if last else y
     return _activated(node, y if z is None else y + z, node.attribute("activation_params") or ())
 
@@ -152,9 +154,9 @@ def fused_conv(node: NodeGradient, x: Expr, w: Expr, b: Expr | None = None, z: E
 @_defined("FusedGemm")
 def fused_gemm(node: NodeGradient, a: Expr, b: Expr, c: Expr | None = None) -> Expr:
     names = ("alpha", "beta", "transA", "transB")
-    given = {name: node.attribute(name) for name in names if node.attribute(name) is not None}
+    attributes = {name: node.attribute(name) for name in names if node.attribute(name) is not None}
     parameters = [node.attribute(f"activation_{name}") for name in ("alpha", "beta", "gamma")]
-    return _activated(node, a.op("Gemm", b, c, **given), [value for value in parameters if value is not None])
+    return _activated(node, a.op("Gemm", b, c, **attributes), [value for value in parameters if value is not None])
 
 
 def _activated(node: NodeGradient, y: Expr, parameters: Sequence[float]) -> Expr:
@@ -240,7 +242,9 @@ def _additive(node: NodeGradient, mask: Expr | None, keys: Expr) -> Expr | None:
         inside = mask.cast(ir.DataType.BOOL)
     zero = keys.constant(0.0)
     added = inside.where(zero, lowest)
-    return added.unsqueeze(1, 2) if inside.rank == 2 else added.unsqueeze(1) if inside.rank == 3 else added
+    if inside.rank == 2:
+        return added.unsqueeze(1, 2)
+    return added.unsqueeze(1) if inside.rank == 3 else added
 
 
 def _attended(

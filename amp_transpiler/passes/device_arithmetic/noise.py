@@ -1,6 +1,6 @@
 """The noise of kernels, by which they differ from their rules: numbers that look random, another set for every draw.
 
-They come from the last bits of the result itself, so that equal runs are equal, and a session need not be opened anew
+They come from the last bits of the result itself, so that equal runs are equal, and a session need not be opened again
 for another draw: which one it is, is an input.
 """
 

@@ -107,7 +107,7 @@ def _declared(value: ir.Value, dims: Mapping[str, int]) -> tuple[int, ...] | Non
 def _raise_opset(model: ir.Model) -> None:
     """Raise the opset to one that has all operators of the rules, without loss; it stays where that cannot be done.
 
-    Operators that ONNX Runtime alone knows in ONNX's domain may be gone in a newer opset.
+    Operators that only ONNX Runtime knows in ONNX's domain may be gone in a newer opset.
     """
     if opset_of(model, "") < _RULES_OPSET and not runtime_operators(model):
         try:

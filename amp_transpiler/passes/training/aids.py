@@ -71,18 +71,18 @@ def _make_low(program: Program, policy: Policy) -> tuple[Policy, tuple[str, ...]
     assert program.step is not None
     from amp_transpiler.precision.training.low_states import choose_low_states
 
-    found = choose_low_states(program.model.graph, program.step, policy.low_io)
-    program.notes += found.notes
-    made_low = dataclasses.replace(policy, low_io=found.low_io)
+    chosen = choose_low_states(program.model.graph, program.step, policy.low_io)
+    program.notes += chosen.notes
+    made_low = dataclasses.replace(policy, low_io=chosen.low_io)
     if policy.wishes.master_weights is False:
-        return made_low, found.without_masters()
-    if found.parameters:
+        return made_low, chosen.without_masters()
+    if chosen.parameters:
         from amp_transpiler.passes.training.insert_masters import InsertMasters
 
-        made = run_pass(InsertMasters(program.step, found.parameters), program.model)
-        if made.modified:
-            _record(program, made.step)
-            program.notes.append(f"float32 master weights, as inputs and outputs: {made.count}")
+        mastered = run_pass(InsertMasters(program.step, chosen.parameters), program.model)
+        if mastered.modified:
+            _record(program, mastered.step)
+            program.notes.append(f"float32 master weights, as inputs and outputs: {mastered.count}")
     return made_low, ()
 
 
@@ -98,13 +98,13 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
 
     start = "--loss-scaling: the loss is not scaled, so small float16 gradients may become zero"
     try:
-        found = find_cotangents(program.model.graph, step)
+        cotangents = find_cotangents(program.model.graph, step)
     except NotLinear as reason:
         return (f"{start}: {reason}; convert to bfloat16, or keep the gradients in float32",)
-    made = run_pass(ScaleLoss(step, found), program.model)
-    _record(program, made.step)
-    begins = first_few(quoted(value.name for value in found.seeds))
-    program.notes.append(f"the gradients are scaled dynamically by '{made.step.loss_scale}', from {begins} on")
+    scaled = run_pass(ScaleLoss(step, cotangents), program.model)
+    _record(program, scaled.step)
+    begins = first_few(quoted(value.name for value in cotangents.seeds))
+    program.notes.append(f"the gradients are scaled dynamically by '{scaled.step.loss_scale}', from {begins} on")
     return ()
 
 

@@ -79,15 +79,15 @@ def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
     count = math.prod(shape) // shape[1]
     ones = builder.constant(np.ones(count), x.dtype)
     attributes = {"axis": 1, "epsilon": epsilon}
-    made = builder.nodes("LayerNormalization", [_to_rows(builder, x), ones], attributes, outputs=3)
-    return Rows(shape, *made)
+    outputs = builder.nodes("LayerNormalization", [_to_rows(builder, x), ones], attributes, outputs=3)
+    return Rows(shape, *outputs)
 
 
 def affine(builder: GraphBuilder, x: ir.Value, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
     """Return the normalised `x`, whose rows these are, times `scale` plus `bias`, which are [C]: in its shape and type.
 
     BatchNormalization with given statistics computes it in one kernel, whose factors have the type of the data. Where
-    rows are views, it takes the normalised ones. Otherwise it takes `x` itself, and nothing is laid out anew; a mean in
+    rows are views, it takes the normalised ones. Otherwise it takes `x` itself, and nothing is copied; a mean in
     16 bits is as far off as they are at that place. CUDA has none for bfloat16.
     """
     if x.dtype == ir.DataType.BFLOAT16:
@@ -99,8 +99,8 @@ def affine(builder: GraphBuilder, x: ir.Value, rows: Rows, scale: ir.Value, bias
         factor = builder.reshape(_slope(builder, rows, scale), [-1])
     epsilon = _UNIT_EPSILON
     unit = builder.constant(np.full(rows.channels, 1 - epsilon), x.dtype)
-    given = [data, *(builder.cast(value, x.dtype) for value in (factor, bias, mean)), unit]
-    return builder.op("BatchNormalization", given, {"epsilon": epsilon})
+    inputs = [data, *(builder.cast(value, x.dtype) for value in (factor, bias, mean)), unit]
+    return builder.op("BatchNormalization", inputs, {"epsilon": epsilon})
 
 
 def _affine_of_rows(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
@@ -135,31 +135,33 @@ def gradients(
         wanted: which ones.
     """
     gradient = normalise(builder, g, _TINY)
-    made: dict[int, ir.Value] = {}
+    results: dict[int, ir.Value] = {}
     if {0, 1} & set(wanted):
         against = _minus_product(builder, data, gradient)
     if 0 in wanted:
-        made[0] = _of_data(builder, data, gradient, scale, against)
+        results[0] = _of_data(builder, data, gradient, scale, against)
     if 1 in wanted:
-        made[1] = builder.mul(builder.div(against, gradient.inverse), -float(data.count))
+        results[1] = builder.mul(builder.div(against, gradient.inverse), -float(data.count))
     if 2 in wanted:
-        made[2] = builder.mul(gradient.mean, float(data.count))
-    return {index: builder.reshape(value, [-1]) if index else value for index, value in made.items()}
+        results[2] = builder.mul(gradient.mean, float(data.count))
+    return {index: builder.reshape(value, [-1]) if index else value for index, value in results.items()}
 
 
 def _minus_product(builder: GraphBuilder, data: Rows, gradient: Rows) -> ir.Value:
     """Return minus the mean product of the two in each row: [C, 1], in float32."""
     sides = [builder.reshape(rows.values, [rows.channels, 1, rows.count]) for rows in (gradient, data)]
     like = ir.Value(name="", type=data.values.type, shape=ir.Shape([data.channels, 1, 1]))
-    made = _contrib(builder, "FusedMatMul", sides, {"transB": 1, "alpha": -1.0 / data.count}, like)
-    return builder.reshape(builder.high(made), [data.channels, 1])
+    product = _contrib(builder, "FusedMatMul", sides, {"transB": 1, "alpha": -1.0 / data.count}, like)
+    return builder.reshape(builder.high(product), [data.channels, 1])
 
 
 def _of_data(builder: GraphBuilder, data: Rows, gradient: Rows, scale: ir.Value, against: ir.Value) -> ir.Value:
-    own = builder.div(_slope(builder, data, scale), gradient.inverse)
-    other = builder.reshape(builder.mul(own, against), [data.channels, 1, 1])
+    gradient_factor = builder.div(_slope(builder, data, scale), gradient.inverse)
+    data_factor = builder.reshape(builder.mul(gradient_factor, against), [data.channels, 1, 1])
     streams = builder.reshape(data.values, [data.channels, 1, data.count])
-    mixed = _contrib(builder, "HyperConnectionPostMix", [streams, gradient.values, own, other], {}, streams)
+    mixed = _contrib(
+        builder, "HyperConnectionPostMix", [streams, gradient.values, gradient_factor, data_factor], {}, streams
+    )
     return _from_rows(builder, mixed, data.shape)
 
 

@@ -61,10 +61,10 @@ def _cast_small_ones(model: ir.Model, names: NameAllocator) -> int:
 
 def _join_first(model: ir.Model, node: ir.Node, names: NameAllocator) -> int:
     """Cast a Concat instead of its inputs, if each is a float32 cast that nothing else reads; return casts removed."""
-    found = [_widened(value) for value in node.inputs]
-    sources = [source for source in found if source is not None]
+    widened = [_widened(value) for value in node.inputs]
+    sources = [source for source in widened if source is not None]
     result = node.outputs[0]
-    if len(sources) < 2 or len(sources) < len(found) or len({source.dtype for source in sources}) > 1:
+    if len(sources) < 2 or len(sources) < len(widened) or len({source.dtype for source in sources}) > 1:
         return 0
     if result.is_graph_output():
         return 0
@@ -76,7 +76,7 @@ def _join_first(model: ir.Model, node: ir.Node, names: NameAllocator) -> int:
 
 
 def _widened(value: ir.Value | None) -> ir.Value | None:
-    """Return the 16-bit value that is cast to float32 for one reader alone; None for other values."""
+    """Return the 16-bit value that is cast to float32 for only one reader; None for other values."""
     while value is not None and len(value.uses()) == 1 and not value.is_graph_output():
         node = value.producer()
         if node is None or not is_standard(node) or node.op_type not in ("Cast", "Identity"):

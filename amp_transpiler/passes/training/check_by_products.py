@@ -31,7 +31,7 @@ class CheckByProducts(Pass[PassResult]):
     once, and leaves so little that all of it is joined and summed up at once.
 
     1. A sum that is at the end of sums of such scalars, of both formats, is replaced.
-    2. A gradient that was rounded to 16 bits for the check alone is checked as it was.
+    2. A gradient that was rounded to 16 bits only for the check is checked as it was.
 
     The values of the model must be typed, and have shapes. Only the main graph is edited.
     """
@@ -40,15 +40,15 @@ class CheckByProducts(Pass[PassResult]):
         count = 0
         for node in [node for node in model.graph if node.op_type == "Sum" and role_of(node) == "optimize"]:
             parts = list(_parts(node))
-            made = [_checked(value) for value in parts]
-            if not _is_inner(node) and 1 < len(parts) <= _MOST and any(made):
+            checks = [_checked(value) for value in parts]
+            if not _is_inner(node) and 1 < len(parts) <= _MOST and any(checks):
                 _rewrite(model, node, parts)
-                count += sum(one is not None for one in made)
+                count += sum(check is not None for check in checks)
         return PassResult(model, modified=bool(count), count=count)
 
 
 def _is_inner(node: ir.Node) -> bool:
-    """Whether a sum is a part of another sum alone."""
+    """Whether a sum is only a part of another sum."""
     value = node.outputs[0]
     readers = [use.node for use in value.uses()]
     if value.is_graph_output() or len(readers) != 1:

@@ -69,8 +69,8 @@ def _fuse(model: ir.Model, names: NameAllocator, total: ir.Node, product: ir.Nod
     builder = GraphBuilder(model, before=total, names=names, metadata=product.metadata_props, prefix=f"{product.name}/")
     rows = left if len(shape) == 2 else builder.reshape(left, [math.prod(shape[:-1]), shape[-1]])
     attributes = {name: attribute.value for name, attribute in product.attributes.items()}
-    made = builder.op("Gemm", [rows, right, bias], attributes)
+    gemm = builder.op("Gemm", [rows, right, bias], attributes)
     if len(shape) > 2:
-        made = builder.reshape(made, [*shape[:-1], shape_of(made)[-1]])
-    take_over(total.outputs[0], made, names)
+        gemm = builder.reshape(gemm, [*shape[:-1], shape_of(gemm)[-1]])
+    take_over(total.outputs[0], gemm, names)
     model.graph.remove([total, product], safe=True)

@@ -27,7 +27,7 @@ class FuseProducts(Pass[PassResult]):
 
     1. A Transpose before the product that exchanges the last two axes becomes a flag.
     2. A Mul by one constant number before the product or after it becomes the factor, which is applied in float32.
-    3. A product with a bias is left alone if nothing is transposed on its left: ONNX Runtime makes one Gemm of both.
+    3. A product with a bias stays as it is if nothing is transposed on its left: ONNX Runtime makes one Gemm of both.
 
     The values of the model must be typed, with known ranks. Only the main graph is edited.
     """
@@ -58,19 +58,19 @@ class _Factor:
     @classmethod
     def of(cls, value: ir.Value) -> _Factor:
         """Look through one Mul by a number and one Transpose, in either order."""
-        found = cls(value)
+        factor = cls(value)
         for _ in range(2):
-            node = found.value.producer()
+            node = factor.value.producer()
             if node is None or not is_standard(node):
                 break
-            if node.op_type == "Transpose" and not found.turned and _exchanges_last_two(node):
+            if node.op_type == "Transpose" and not factor.turned and _exchanges_last_two(node):
                 assert node.inputs[0] is not None
-                found = dataclasses.replace(found, value=node.inputs[0], turned=True)
-            elif node.op_type == "Mul" and found.scale == 1.0 and (scaled := _scaled(node)) is not None:
-                found = dataclasses.replace(found, value=scaled[0], scale=scaled[1])
+                factor = dataclasses.replace(factor, value=node.inputs[0], turned=True)
+            elif node.op_type == "Mul" and factor.scale == 1.0 and (scaled := _scaled(node)) is not None:
+                factor = dataclasses.replace(factor, value=scaled[0], scale=scaled[1])
             else:
                 break
-        return found
+        return factor
 
 
 def _exchanges_last_two(node: ir.Node) -> bool:
@@ -78,8 +78,8 @@ def _exchanges_last_two(node: ir.Node) -> bool:
     if shape is None or len(shape) < 2:
         return False
     rank = len(shape)
-    found = list(perm.as_ints()) if perm is not None else list(reversed(range(rank)))
-    return found == [*range(rank - 2), rank - 1, rank - 2]
+    axes = list(perm.as_ints()) if perm is not None else list(reversed(range(rank)))
+    return axes == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _scaled(node: ir.Node) -> tuple[ir.Value, float] | None:
@@ -143,7 +143,7 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def _scale_after(result: ir.Value) -> tuple[ir.Node, float] | None:
-    """Return the Mul by one number that alone reads a product, and the number."""
+    """Return the Mul by one number if only it reads a product, and the number."""
     uses = list(result.uses())
     if len(uses) != 1 or result.is_graph_output():
         return None
@@ -165,14 +165,14 @@ def _gets_a_bias(result: ir.Value) -> bool:
 
 def _sources(value: ir.Value) -> list[ir.Node]:
     """Return the nodes that `_Factor.of` may have looked through, the last one first."""
-    found: list[ir.Node] = []
+    sources: list[ir.Node] = []
     for _ in range(2):
         node = value.producer()
         if node is None or node.op_type not in ("Transpose", "Mul") or node.inputs[0] is None:
             break
-        found.append(node)
+        sources.append(node)
         computed = [each for each in node.inputs if each is not None and constant_of(each) is None]
         if not computed:
             break
         value = computed[0]
-    return found
+    return sources

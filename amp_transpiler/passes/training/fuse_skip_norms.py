@@ -36,9 +36,9 @@ class FuseSkipNorms(Pass[PassResult]):
         names, count = NameAllocator(model), 0
         with Removal() as removal:
             for node in list(model.graph):
-                found = None if node in removal else _Pattern.of(node)
-                if found is not None:
-                    found.fuse(names, removal)
+                pattern = None if node in removal else _Pattern.of(node)
+                if pattern is not None:
+                    pattern.fuse(names, removal)
                     count += 1
         if count:
             model.graph.opset_imports.setdefault(_DOMAIN, 1)
@@ -83,10 +83,10 @@ class _Pattern:
         if not (_same_shape(a, summed) and (_same_shape(b, summed) or _repeats(b, summed))):
             return None
         for first, second in ((a, b), (b, a)):
-            found = _biased(first)
-            if found is not None:
-                terms = (found[1], second) if _same_shape(first, summed) else (second, found[1])
-                return cls(norm, total, terms, found[2], (found[0],))
+            biased = _biased(first)
+            if biased is not None:
+                terms = (biased[1], second) if _same_shape(first, summed) else (second, biased[1])
+                return cls(norm, total, terms, biased[2], (biased[0],))
         return cls(norm, total, (a, b), None, ())
 
     def fuse(self, names: NameAllocator, removal: Removal) -> None:

@@ -140,7 +140,7 @@ def _beside(
         group, row = min((place[leaf] for leaf in chain.leaves if leaf in place), default=(-1, 0))
         shape = None if worth.merges and group >= 0 else chain.shape
         alike.setdefault((chain.key, group, shape), []).append((row, chain))
-    ordered = [(group >= 0, sorted(same, key=lambda one: one[0])) for (_, group, _), same in alike.items()]
+    ordered = [(group >= 0, sorted(same, key=lambda pair: pair[0])) for (_, group, _), same in alike.items()]
     return [(beside, [chain for _, chain in same]) for beside, same in ordered]
 
 
@@ -148,8 +148,8 @@ def _parts(chains: Sequence[Chain], worth: Worth) -> list[Group]:
     """Return chains that compute the same as groups, where that pays."""
     if not chains[0].shape:
         return [Group(tuple(chains))] if len(chains) > 1 else []
-    found = _merged(chains, worth) if worth.merges else _equal_parts(chains, worth)
-    return [group for group in found if len(group.chains) > 1 and _gain(group, worth) > 0]
+    groups = _merged(chains, worth) if worth.merges else _equal_parts(chains, worth)
+    return [group for group in groups if len(group.chains) > 1 and _gain(group, worth) > 0]
 
 
 def _equal_parts(chains: Sequence[Chain], worth: Worth) -> list[Group]:
@@ -170,7 +170,7 @@ def _merged(chains: Sequence[Chain], worth: Worth) -> list[Group]:
     for chain in chains:
         by_shape.setdefault(chain.shape, []).append(chain)
     groups: list[Group] = []
-    for shape, same in sorted(by_shape.items(), key=lambda one: math.prod(one[0])):
+    for shape, same in sorted(by_shape.items(), key=lambda pair: math.prod(pair[0])):
         at_most = max(1, worth.most_elements // max(1, math.prod(shape)))
         for start in range(0, len(same), at_most):
             groups = _joined(groups, Group(tuple(same[start : start + at_most])), worth)
@@ -178,7 +178,7 @@ def _merged(chains: Sequence[Chain], worth: Worth) -> list[Group]:
 
 
 def _joined(groups: list[Group], new: Group, worth: Worth) -> list[Group]:
-    """Return the groups with a new one, alone or as part of the one that gains most by it."""
+    """Return the groups with a new one, by itself or as part of the one that gains most by it."""
     alone, best = _gain(new, worth), None
     if alone < 0:  # too large to be joined with its like
         return [*groups, *(Group((chain,)) for chain in new.chains)]
@@ -201,15 +201,17 @@ def _gain(group: Group, worth: Worth) -> float:
     if count == 1:
         return 0.0
     joined = [leaf for index, leaf in enumerate(first.leaves) if index not in first.states]
-    kept = set(first.states.values())
+    state_places = set(first.states.values())
     members = set(first.nodes)
-    handed = [n.outputs[0] for place, n in enumerate(first.nodes) if place not in kept and _is_handed(n, members)]
+    handed = [
+        n.outputs[0] for place, n in enumerate(first.nodes) if place not in state_places and _is_handed(n, members)
+    ]
     handed += [first.leaves[index] for index in first.states if first.shape and _is_read(first.leaves[index], members)]
     runs = list(runs_of(group.shapes))
     split = sum(b - a > 1 for a, b in runs) + (len(runs) if len(runs) > 1 else 0)
     uneven = len(set(group.sizes)) > 1
-    own = sum(len({chain.scalars[n] for chain in group.chains}) > 1 for n in range(len(first.scalars)))
-    columns = own if uneven else 0
+    differing = sum(len({chain.scalars[n] for chain in group.chains}) > 1 for n in range(len(first.scalars)))
+    columns = differing if uneven else 0
     if columns and sum(group.rows) > _MOST_ROWS:
         return -math.inf
     joins = 1 + math.ceil(max(0, count - MOST_INPUTS) / (MOST_INPUTS - 1))

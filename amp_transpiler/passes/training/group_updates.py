@@ -148,7 +148,7 @@ def _order(nodes: Sequence[ir.Node], groups: Sequence[Group]) -> list[_Unit | ir
 
 def _sorted(needs: Mapping[_Unit | ir.Node, Iterable[_Unit | ir.Node]]) -> list[_Unit | ir.Node] | None:
     """Return units in an order in which each follows what it needs; None if there is none."""
-    found: list[_Unit | ir.Node] = []
+    order: list[_Unit | ir.Node] = []
     entered: set[_Unit | ir.Node] = set()
     done: set[_Unit | ir.Node] = set()
     needed = {other for others in needs.values() for other in others}
@@ -162,13 +162,13 @@ def _sorted(needs: Mapping[_Unit | ir.Node, Iterable[_Unit | ir.Node]]) -> list[
             missing = [other for other in needs[unit] if other not in done]
             if not missing:
                 done.add(stack.pop())
-                found.append(unit)
+                order.append(unit)
             elif unit in entered:
                 return None
             else:
                 entered.add(unit)
                 stack += reversed(missing)
-    return found if len(found) == len(needs) else None
+    return order if len(order) == len(needs) else None
 
 
 class _Writing:
@@ -194,8 +194,8 @@ class _Writing:
         self._grouped = {node for group in groups for chain in group.chains for node in chain.nodes}
         states = [str(chain.leaves[leaf].name) for group in groups for chain in group.chains for leaf in chain.states]
         gone = {name: updates[name] for name in states}
-        kept = {output for name, output in updates.items() if name not in gone} | set(fetched)
-        self._no_outputs = set(gone.values()) - kept  # outputs that only a stack replaces
+        needed = {output for name, output in updates.items() if name not in gone} | set(fetched)
+        self._no_outputs = set(gone.values()) - needed  # outputs that only a stack replaces
 
     def write(self, order: Iterable[_Unit | ir.Node]) -> None:
         """Append the units in this order; the nodes that they stand for are removed."""
@@ -233,12 +233,12 @@ class _Writing:
         group = self._groups[number]
         like = group.first.nodes[place]
         inputs = [self._operand(number, place, index) for index in range(len(like.inputs))]
-        made = group.made(place)
+        outputs = group.made(place)
         if like.op_type == "ReduceSum":
             assert inputs[0] is not None
-            if (total := self._is_total(made)) is not None:
+            if (total := self._is_total(outputs)) is not None:
                 self._add_total(
-                    total, made, self._builder.reduce("ReduceSum", inputs[0], None, keepdims=False, low=True)
+                    total, outputs, self._builder.reduce("ReduceSum", inputs[0], None, keepdims=False, low=True)
                 )
                 return
             result = self._builder.reduce("ReduceSum", inputs[0], [1], low=True)
@@ -247,7 +247,7 @@ class _Writing:
         self._stacked[number, ("node", place)] = result
         if place in group.first.states.values():
             self._replace_state(number, place, result)
-        self._hand_out(group, made, result, self._builder)
+        self._hand_out(group, outputs, result, self._builder)
 
     # What a unit reads.
 
@@ -411,7 +411,7 @@ class _Writing:
         self, builder: GraphBuilder, group: Group, matrix: ir.Value, wanted: Collection[int]
     ) -> dict[int, ir.Value]:
         """Return members' values, those of equal shape that follow each other at once."""
-        found: dict[int, ir.Value] = {}
+        values: dict[int, ir.Value] = {}
         starts = [0, *itertools.accumulate(group.rows)]
         for first, last in runs_of(group.shapes):
             some = [index for index in range(first, last) if index in wanted]
@@ -426,11 +426,11 @@ class _Writing:
                     rows = builder.slice(view, [starts[a]], [starts[b]], [0])
                 rows = builder.reshape(rows, [(b - a) * shape[0], *shape[1:]])
                 if not together:
-                    found[a] = rows
+                    values[a] = rows
             if together:
                 parts = builder.nodes("Split", [rows], {"axis": 0, "num_outputs": count}, outputs=count)
-                found.update((index, parts[index - first]) for index in some)
-        return found
+                values.update((index, parts[index - first]) for index in some)
+        return values
 
     def _column_view(self, builder: GraphBuilder, matrix: ir.Value) -> ir.Value:
         if matrix not in self._views:
@@ -455,16 +455,16 @@ class _Writing:
 
     # Sums over all members.
 
-    def _is_total(self, made: Sequence[ir.Value]) -> ir.Node | None:
+    def _is_total(self, members: Sequence[ir.Value]) -> ir.Node | None:
         """Return the Sum that adds up what the members make, and is all that reads it; None if there is none."""
-        readers = {use.node for value in made for use in value.uses()}
-        if len(readers) != 1 or any(value.is_graph_output() or len(value.uses()) != 1 for value in made):
+        readers = {use.node for value in members for use in value.uses()}
+        if len(readers) != 1 or any(value.is_graph_output() or len(value.uses()) != 1 for value in members):
             return None
         reader = readers.pop()
         return reader if reader.op_type == "Sum" and reader not in self._grouped else None
 
-    def _add_total(self, node: ir.Node, made: Sequence[ir.Value], total: ir.Value) -> None:
-        gone = set(made)
+    def _add_total(self, node: ir.Node, members: Sequence[ir.Value], total: ir.Value) -> None:
+        gone = set(members)
         inputs = [*(value for value in node.inputs if value not in gone), total]
         if len(inputs) == 1 and not node.outputs[0].is_graph_output():
             node.outputs[0].replace_all_uses_with(total)

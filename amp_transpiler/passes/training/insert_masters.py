@@ -42,7 +42,7 @@ class InsertMasters(Pass[Mastered]):
        until the output becomes low.
     3. The master's initial value is the parameter's, unrounded, if that has one.
 
-    A parameter is left alone if it is no float32 input with an output, has a master, or the update does not read it.
+    A parameter stays as it is if it is no float32 input with an output, has a master, or the update does not read it.
 
     Args:
         step: the states of this very model.
@@ -57,10 +57,10 @@ class InsertMasters(Pass[Mastered]):
         edit, states, masters = _Edit(model), [], []
         for state in self._step.states:
             wanted = state.input in self._parameters and not state.master
-            made = edit.master_of(state) if wanted else None
-            states.append(state if made is None else dataclasses.replace(state, master=made.input))
-            if made is not None:
-                masters.append(made)
+            master = edit.master_of(state) if wanted else None
+            states.append(state if master is None else dataclasses.replace(state, master=master.input))
+            if master is not None:
+                masters.append(master)
         step = dataclasses.replace(self._step, states=(*states, *masters))
         return Mastered(model, modified=bool(masters), count=len(masters), step=step)
 
@@ -156,7 +156,7 @@ class _Edit:
             copy = ir.Value(name=self._names.fresh(f"{value.name}__amp_master"), type=value.type)
             copy.shape = None if value.shape is None else ir.Shape(value.shape)
             outputs.append(copy)
-        made = ir.Node(
+        duplicate = ir.Node(
             node.domain,
             node.op_type,
             [*node.inputs[:index], master, *node.inputs[index + 1 :]],
@@ -165,7 +165,7 @@ class _Edit:
             name=self._names.fresh(f"{node.name}__amp_master"),
             metadata_props={**node.metadata_props, ROLE_KEY: "optimize"},
         )
-        node.append(made)
+        node.append(duplicate)
         return outputs
 
 

@@ -149,10 +149,10 @@ class _Gradient:
         to_bias = [node for node in others if _is_sum(node, rows)]
         if len(to_weight) > 1 or len(to_bias) > 1 or len(to_weight) + len(to_bias) != len(others):
             return None
-        made = (products[0], *to_weight, *to_bias)
-        if rows.is_graph_output() or any(node.outputs[0].is_graph_output() for node in made):
+        gradient_nodes = (products[0], *to_weight, *to_bias)
+        if rows.is_graph_output() or any(node.outputs[0].is_graph_output() for node in gradient_nodes):
             return None
-        weight, bias = ([*found, None][0] for found in (to_weight, to_bias))
+        weight, bias = ([*nodes, None][0] for nodes in (to_weight, to_bias))
         return cls(turn.inputs[0], _perm(turn), place, products[0], weight, bias)
 
 
@@ -173,9 +173,9 @@ class _Joined:
     @classmethod
     def of(cls, branches: Sequence[_Branch]) -> _Joined | None:
         """Return the branches with their gradients, None if they cannot be joined."""
-        found = [_Gradient.of(branch) for branch in branches]
-        gradients = [gradient for gradient in found if gradient is not None]
-        if len(gradients) < len(found) or len({(g.to_weight is None, g.to_bias is None) for g in gradients}) > 1:
+        candidates = [_Gradient.of(branch) for branch in branches]
+        gradients = [gradient for gradient in candidates if gradient is not None]
+        if len(gradients) < len(candidates) or len({(g.to_weight is None, g.to_bias is None) for g in gradients}) > 1:
             return None
         readers = [[use.node for use in gradient.to_left.outputs[0].uses()] for gradient in gradients]
         if any(len(nodes) != 1 or nodes != readers[0] for nodes in readers):
@@ -231,11 +231,11 @@ class _Joined:
     def _to_left(self, builder: GraphBuilder, rows: ir.Value, weights: ir.Value) -> None:
         """Let the gradient by the left side be one product instead of a sum of several."""
         gone = {gradient.to_left.outputs[0] for gradient in self.gradients}
-        kept = [value for value in self.total.inputs if value is not None and value not in gone]
+        others = [value for value in self.total.inputs if value is not None and value not in gone]
         product = builder.matmul(rows, builder.swap_last(weights))
         builder.before = self.total
-        if kept:
-            product = builder.add(kept[0], product) if len(kept) == 1 else builder.op("Sum", [*kept, product])
+        if others:
+            product = builder.add(others[0], product) if len(others) == 1 else builder.op("Sum", [*others, product])
         result = self.total.outputs[0]
         product.shape = result.shape
         result.replace_all_uses_with(product, replace_graph_outputs=True)
@@ -292,7 +292,7 @@ def _is(node: ir.Node, op_type: str) -> bool:
 
 
 def _reader(value: ir.Value, op_type: str) -> ir.Node | None:
-    """Return the node of a kind that alone reads a value, None if there is none."""
+    """Return the node of a kind if only it reads a value, None if there is none."""
     uses = list(value.uses())
     if len(uses) != 1 or value.is_graph_output() or not _is(uses[0].node, op_type):
         return None

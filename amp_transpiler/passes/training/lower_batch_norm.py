@@ -130,15 +130,15 @@ class _Scope:
         return _Running(node, rows.mean, rows.inverse)
 
     def _gradient(self, node: ir.Node, gradient: MarkedGradient, g: ir.Value, rows: Rows) -> None:
-        """Write a gradient of the node anew."""
+        """Rewrite a gradient of the node."""
         x, scale = _inputs(node)[:2]
         if g.dtype != x.dtype or (g.shape is not None and is_static(g) and shape_of(g) != rows.shape):
             return
         builder = self._builder(gradient.before(g), node)
         builder.metadata.pop(GRADIENT_KEY)
-        made = gradients(builder, g, rows, scale, gradient.results)
+        results = gradients(builder, g, rows, scale, gradient.results)
         for index, old in gradient.results.items():
-            _stand_for(old, made[index], builder)
+            _stand_for(old, results[index], builder)
         for old_node in reversed(gradient.nodes):
             self._graph.remove(old_node, safe=True)
         self._gradients = [other for other in self._gradients if other is not gradient]
@@ -213,16 +213,16 @@ def _lower(node: ir.Node, builder: GraphBuilder) -> None:
     momentum = _float(node, "momentum", 0.9)
     for old, running, batch in zip(node.outputs[1:], (running_mean, running_var), (mean, var), strict=False):
         if is_used(old):
-            kept = builder.mul(builder.cast(running, high.dtype), momentum)
-            new = builder.add(kept, builder.mul(builder.reshape(batch, [-1]), 1.0 - momentum))
+            decayed = builder.mul(builder.cast(running, high.dtype), momentum)
+            new = builder.add(decayed, builder.mul(builder.reshape(batch, [-1]), 1.0 - momentum))
             take_over(old, builder.cast(new, old.dtype or running.dtype), builder.names)
 
 
 def _inputs(node: ir.Node) -> list[ir.Value]:
-    given = [value for value in node.inputs if value is not None]
-    if len(given) != _INPUTS:
-        raise ModelError(f"node '{node.name}' (BatchNormalization) must have {_INPUTS} inputs, got {len(given)}")
-    return given
+    inputs = [value for value in node.inputs if value is not None]
+    if len(inputs) != _INPUTS:
+        raise ModelError(f"node '{node.name}' (BatchNormalization) must have {_INPUTS} inputs, got {len(inputs)}")
+    return inputs
 
 
 def _column(builder: GraphBuilder, vector: ir.Value, data: ir.Value) -> ir.Value:

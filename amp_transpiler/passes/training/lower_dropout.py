@@ -72,11 +72,11 @@ class LowerDropout(Pass[PassResult]):
                 raise ModelError(f"seed and step of dropout must be int64 scalars, got '{value.name}' of {value.dtype}")
 
     def call(self, model: ir.Model) -> PassResult:
-        found = [node for node in all_nodes(model) if node.op_type == "Dropout" and is_standard(node)]
-        named = NameNodes()(model).modified if found else False  # the name goes into the mask
+        dropouts = [node for node in all_nodes(model) if node.op_type == "Dropout" and is_standard(node)]
+        named = NameNodes()(model).modified if dropouts else False  # the name goes into the mask
         builder = GraphBuilder(model, names=NameAllocator(model))
         still, draws = [], []
-        for node in found:
+        for node in dropouts:
             mode = _training_mode(node)
             if mode is None:
                 logger.warning("Dropout '%s' is left alone: its training_mode is no constant", node.name)
@@ -105,12 +105,12 @@ def _training_mode(node: ir.Node) -> bool | None:
 
 
 def _ratio(node: ir.Node) -> float:
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    if given is None:
+    ratio_value = node.inputs[1] if len(node.inputs) > 1 else None
+    if ratio_value is None:
         return 0.5  # the schema's default
-    array = constant_array(given)
+    array = constant_array(ratio_value)
     if array is None:
-        raise ModelError(f"node '{node.name}' (Dropout): its ratio '{given.name}' must be a constant")
+        raise ModelError(f"node '{node.name}' (Dropout): its ratio '{ratio_value.name}' must be a constant")
     ratio = float(array.reshape(-1)[0])
     if not 0.0 <= ratio <= 1.0:
         raise ModelError(f"node '{node.name}' (Dropout): its ratio must lie between 0 and 1, got {ratio:g}")
@@ -155,12 +155,12 @@ def _draw_all(builder: GraphBuilder, draws: Sequence[_Draw], seed: ir.Value, ste
 
 def _turns(model: ir.Model) -> dict[ir.Graph, list[ir.Value]]:
     """Return the numbers of the turns that each scope is in, those of outer loops first."""
-    found: dict[ir.Graph, list[ir.Value]] = {}
+    turns: dict[ir.Graph, list[ir.Value]] = {}
     for scope in scopes(model):  # outer scopes first
-        outer = [] if scope.owner is None else found[_graph(scope.owner)]
+        outer = [] if scope.owner is None else turns[_graph(scope.owner)]
         number = None if scope.owner is None else turn_number(scope.owner, scope.graph)
-        found[scope.graph] = outer if number is None else [*outer, number]
-    return found
+        turns[scope.graph] = outer if number is None else [*outer, number]
+    return turns
 
 
 def _first_in_main(model: ir.Model, draws: Sequence[_Draw]) -> ir.Node:

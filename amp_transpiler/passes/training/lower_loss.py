@@ -68,12 +68,12 @@ class LowerLoss(Pass[PassResult]):
 class _Recorder(GraphBuilder):
     """A builder that remembers its nodes."""
 
-    made: list[ir.Node]
+    created: list[ir.Node]
 
     def on_created(self, values: Sequence[ir.Value]) -> None:
         node = values[0].producer()
         if node is not None:  # no constant
-            self.__dict__.setdefault("made", []).append(node)
+            self.__dict__.setdefault("created", []).append(node)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class _Samples:
             return cls(labels, ignored, weight, builder.compare("Equal", weight, 0.0))
         if ignored is None:
             return cls(labels, None, None, None)
-        nothing, one = builder.constant(0.0, dtype), builder.constant(1.0, dtype)
-        return cls(labels, ignored, builder.where(ignored, nothing, one), ignored)
+        nothing, full = builder.constant(0.0, dtype), builder.constant(1.0, dtype)
+        return cls(labels, ignored, builder.where(ignored, nothing, full), ignored)
 
     def reduced(self, node: ir.Node, builder: GraphBuilder, losses: ir.Value) -> ir.Value:
         """Return the result of the loss, from the unweighted losses of the samples."""
@@ -157,8 +157,8 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
             likely = builder.op("LogSoftmax", [likely], {"axis": 1})
         losses = builder.neg(builder.op("GatherElements", [likely, samples.labels], {"axis": 1}))
         results = [samples.reduced(node, builder, losses), likely]
-    for made in builder.made:
-        _share(made)
+    for created in builder.created:
+        _share(created)
     for old, new in zip(node.outputs, results, strict=False):
         if is_used(old):
             take_over(old, builder.cast(new, old.dtype or scores.dtype), builder.names)
@@ -205,17 +205,22 @@ def _product(value: ir.Value | None) -> ir.Node | None:
     return node if is_matrix and (turned is None or not turned.as_int()) else None
 
 
-def _share(made: ir.Node) -> None:
+def _share(original: ir.Node) -> None:
     """Let a node stand for those that compute the same from the same values; the graph is to be sorted afterwards.
 
     As their inputs are the same, this makes no cycle.
     """
-    first = next((value for value in made.inputs if value is not None and constant_of(value) is None), None)
+    first = next((value for value in original.inputs if value is not None and constant_of(value) is None), None)
     for node in [] if first is None else [use.node for use in first.uses()]:
         result = node.outputs[0]
-        if node is made or node.graph is not made.graph or result.is_graph_output() or not _is_equal(made, node):
+        if (
+            node is original
+            or node.graph is not original.graph
+            or result.is_graph_output()
+            or not _is_equal(original, node)
+        ):
             continue
-        result.replace_all_uses_with(made.outputs[0])
+        result.replace_all_uses_with(original.outputs[0])
         assert node.graph is not None
         node.graph.remove(node, safe=True)
 
@@ -234,11 +239,11 @@ def _is_same(a: ir.Value | None, b: ir.Value | None) -> bool:
     """Whether two values are one, or equal constants, or computed equally of such."""
     if a is b or a is None or b is None:
         return a is b
-    one, other = constant_of(a), constant_of(b)
-    if one is not None and other is not None:
-        if one.size > _SHORT or (one.dtype, one.shape) != (other.dtype, other.shape):
+    left, right = constant_of(a), constant_of(b)
+    if left is not None and right is not None:
+        if left.size > _SHORT or (left.dtype, left.shape) != (right.dtype, right.shape):
             return False
-        return content_of(one) == content_of(other)
+        return content_of(left) == content_of(right)
     first, second = a.producer(), b.producer()
     if first is None or second is None or not (_is_of_constants(first) and _is_of_constants(second)):
         return False

@@ -34,9 +34,9 @@ class MeanByProducts(Pass[PassResult]):
         names, count = NameAllocator(model), 0
         order = {node: index for index, node in enumerate(model.graph)}
         for node in list(model.graph):
-            found = _Mean.of(node)
-            if found is not None:
-                found.rewrite(GraphBuilder(model, before=node, names=names, metadata=node.metadata_props), order)
+            mean = _Mean.of(node)
+            if mean is not None:
+                mean.rewrite(GraphBuilder(model, before=node, names=names, metadata=node.metadata_props), order)
                 count += 1
         return PassResult(model, modified=bool(count), count=count)
 
@@ -68,11 +68,11 @@ class _Mean:
             return None
         if (keeps is not None and not keeps.as_int()) or node.outputs[0].is_graph_output():
             return None
-        if (found := _weighted(value)) is not None:
-            return cls(node, *found, None)
+        if (weighted := _weighted(value)) is not None:
+            return cls(node, *weighted, None)
         for inner, other in _factors(value):
-            if other.shape == value.shape and (found := _weighted(inner)) is not None:
-                return cls(node, *found, other)
+            if other.shape == value.shape and (weighted := _weighted(inner)) is not None:
+                return cls(node, *weighted, other)
         return None
 
     def rewrite(self, builder: GraphBuilder, order: dict[ir.Node, int]) -> None:

@@ -50,17 +50,19 @@ class MergeEqual(Pass[PassResult]):
         most = max(elements_of(value) or 0 for value in values)
         twins: dict[ir.Value, ir.Value] = {}  # value -> the first one that is computed equally
         merged = False
-        made: dict[tuple[Hashable, bool], ir.Value] = {}  # what a node computes, on which side of the border -> result
+        computed: dict[
+            tuple[Hashable, bool], ir.Value
+        ] = {}  # what a node computes, on which side of the border -> result
         for index, node in enumerate(nodes):
             if len(node.outputs) != 1 or node.op_type in RANDOM or has_bodies(node):
                 continue
             value, key, after = node.outputs[0], _key(node, twins), index >= border
-            before = made.get((key, False))
-            same = made.get((key, True)) if after else before
+            before = computed.get((key, False))
+            same = computed.get((key, True)) if after else before
             if same is None and after and before is not None:
                 size = elements_of(before)
                 same = before if size is not None and size * self._share <= most else None
-            made.setdefault((key, after), value)
+            computed.setdefault((key, after), value)
             twins[value] = before or same or value
             if same is not None and not value.is_graph_output():
                 value.replace_all_uses_with(same)

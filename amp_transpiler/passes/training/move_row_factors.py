@@ -24,7 +24,7 @@ class MoveRowFactors(Pass[PassResult]):
     """Multiplies what a matrix is multiplied with by the factors of its rows, instead of the matrix; counts them.
 
     The gradient of a loss is such a matrix: shares of all classes times one float32 factor a sample, of the size of
-    the scores. It is read by products alone, the gradients of the last layer: `(r G) W = r (G W)`, and
+    the scores. It is read only by products, the gradients of the last layer: `(r G) W = r (G W)`, and
     `(r G)' X = G' (r X)`, whose other matrices have as many columns as that layer has inputs.
 
     1. The value is a 16-bit matrix, cast to float32, multiplied by a column, and cast back.
@@ -37,9 +37,9 @@ class MoveRowFactors(Pass[PassResult]):
     def call(self, model: ir.Model) -> PassResult:
         names, count = NameAllocator(model), 0
         for node in list(model.graph):
-            found = _Scaled.of(node)
-            if found is not None:
-                found.move(model, names)
+            scaled = _Scaled.of(node)
+            if scaled is not None:
+                scaled.move(model, names)
                 count += 1
         return PassResult(model, modified=bool(count), count=count)
 
@@ -118,10 +118,10 @@ class _Product:
             return None
         if len(node.inputs) != 2 or list(node.inputs).count(matrix) != 1 or not all(map(_is_matrix, node.inputs)):
             return None
-        found = cls(node, list(node.inputs).index(matrix), False)
-        found = dataclasses.replace(found, turned=found.is_turned(found.index))
-        small = found.other if found.is_summed_over else node.outputs[0]
-        return found if is_static(small) and math.prod(shape_of(small)) <= math.prod(shape_of(matrix)) else None
+        product = cls(node, list(node.inputs).index(matrix), False)
+        product = dataclasses.replace(product, turned=product.is_turned(product.index))
+        small = product.other if product.is_summed_over else node.outputs[0]
+        return product if is_static(small) and math.prod(shape_of(small)) <= math.prod(shape_of(matrix)) else None
 
     def is_turned(self, index: int) -> bool:
         """Whether a factor of the product is multiplied transposed."""

@@ -67,9 +67,9 @@ def _merge_equal(graph: ir.Graph) -> int:
     count = 0
     for node in list(_casts(graph)):
         value = node.outputs[0]
-        kept = first.setdefault((node.inputs[0], value.dtype), value)
-        if kept is not value and not value.is_graph_output():
-            _replace(node, kept)
+        first_value = first.setdefault((node.inputs[0], value.dtype), value)
+        if first_value is not value and not value.is_graph_output():
+            _replace(node, first_value)
             count += 1
     return count
 

@@ -30,9 +30,9 @@ class PlainForCpu(Pass[PassResult]):
             names = names or NameAllocator(model)
             metadata = node.metadata_props
             builder = GraphBuilder(model, before=node, names=names, metadata=metadata, prefix=f"{node.name}/")
-            made = form(builder, node)
-            if made is not None:
-                take_over(node.outputs[0], made, names)
+            plain = form(builder, node)
+            if plain is not None:
+                take_over(node.outputs[0], plain, names)
                 model.graph.remove(node, safe=True)
                 count += 1
         return PassResult(model, modified=bool(count), count=count)
@@ -53,12 +53,12 @@ def _mixed(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
     """HyperConnectionPostMix of one stream."""
     if len(node.inputs) != 4:  # streams, the other tensor and the factors of both
         return None
-    streams, block, own, other = _values(node)
-    rows = _one_stream(streams, own)
+    streams, block, block_factor, stream_factor = _values(node)
+    rows = _one_stream(streams, block_factor)
     if rows is None:
         return None
-    first = builder.mul(builder.reshape(streams, rows), builder.reshape(other, [rows[0], 1]))
-    return builder.reshape(builder.add(first, builder.mul(block, own)), shape_of(streams))
+    first = builder.mul(builder.reshape(streams, rows), builder.reshape(stream_factor, [rows[0], 1]))
+    return builder.reshape(builder.add(first, builder.mul(block, block_factor)), shape_of(streams))
 
 
 def _product(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:

@@ -38,9 +38,9 @@ class ReadUnrounded(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         names = NameAllocator(model)
-        found = [node for node in model.graph if role_of(node) == "optimize" and is_widened(node)]
-        found = [node for node in found if (elements_of(node.outputs[0]) or 0) >= self._least]
-        count = sum(_read_unrounded(model, node, names) for node in found)
+        widened = [node for node in model.graph if role_of(node) == "optimize" and is_widened(node)]
+        widened = [node for node in widened if (elements_of(node.outputs[0]) or 0) >= self._least]
+        count = sum(_read_unrounded(model, node, names) for node in widened)
         return PassResult(model, modified=bool(count), count=count)
 
 

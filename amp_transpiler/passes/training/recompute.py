@@ -71,19 +71,19 @@ class Recompute(Pass[PassResult]):
         count = _Copying(model, again).run(backward)
         return PassResult(model, modified=bool(count), count=count)
 
-    def _again(self, forward: list[ir.Node], kept: set[ir.Value]) -> dict[ir.Value, int]:
+    def _again(self, forward: list[ir.Node], stored: set[ir.Value]) -> dict[ir.Value, int]:
         """Return what can be computed again from what is kept: value -> operators in a row that this takes."""
         largest = max((elements_of(value) or 0 for node in forward for value in node.outputs), default=0)
         depths: dict[ir.Value, int] = {}
-        made = {value for node in forward for value in node.outputs}
+        computed = {value for node in forward for value in node.outputs}
         for node in forward:
             value = node.outputs[0]
             size = elements_of(value)
             if not _is_cheap(node) or size is None or size * self._share < largest or value.is_graph_output():
                 continue
-            needed = [one for one in node.inputs if one is not None and one in made]
-            if all(one in depths or one in kept or self._is_small(one, largest) for one in needed):
-                depth = 1 + max((depths.get(one, 0) for one in needed), default=0)
+            needed = [source for source in node.inputs if source is not None and source in computed]
+            if all(source in depths or source in stored or self._is_small(source, largest) for source in needed):
+                depth = 1 + max((depths.get(source, 0) for source in needed), default=0)
                 if depth <= self._most:
                     depths[value] = depth
         return depths
@@ -113,13 +113,17 @@ class _Copying:
             return self._copies[value]
         source = value.producer()
         assert source is not None
-        inputs = [self._copy(one, reader) if one in self._again else one for one in source.inputs if one is not None]
-        given = iter(inputs)
+        inputs = [
+            self._copy(operand, reader) if operand in self._again else operand
+            for operand in source.inputs
+            if operand is not None
+        ]
+        copied = iter(inputs)
         result = ir.Value(name=self._names.fresh(f"{value.name}__again"), type=value.type, shape=value.shape)
         node = ir.Node(
             source.domain,
             source.op_type,
-            [None if one is None else next(given) for one in source.inputs],
+            [None if operand is None else next(copied) for operand in source.inputs],
             list(source.attributes.values()),
             outputs=[result],
             overload=source.overload,

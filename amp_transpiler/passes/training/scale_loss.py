@@ -53,10 +53,10 @@ class ScaleLoss(Pass[Scaled]):
     """
 
     def __init__(
-        self, step: TrainingStep, found: Cotangents, first_scale: float = FIRST_SCALE, rule: ScalingRule = RULE
+        self, step: TrainingStep, cotangents: Cotangents, first_scale: float = FIRST_SCALE, rule: ScalingRule = RULE
     ) -> None:
         self._step = step
-        self._found = found
+        self._found = cotangents
         self._first_scale = first_scale
         self._rule = rule
 
@@ -79,21 +79,21 @@ class ScaleLoss(Pass[Scaled]):
 
 
 class _Edit:
-    def __init__(self, model: ir.Model, found: Cotangents) -> None:
+    def __init__(self, model: ir.Model, cotangents: Cotangents) -> None:
         self._model = model
         self._graph = model.graph
-        self._found = found
+        self._found = cotangents
         self._names = NameAllocator(model)
         self._constants: GraphBuilder | None = None
         nodes = list(model.graph)
         self._behind = dict(itertools.pairwise(nodes))
         self._rank = {node: index for index, node in enumerate(nodes)}
-        for node in found.before:
+        for node in cotangents.before:
             node.metadata_props[ROLE_KEY] = "optimize"
 
     def builder(self, before: ir.Node | None = None) -> GraphBuilder:
         """Return a builder that inserts before a node, or appends."""
-        made = GraphBuilder(
+        builder = GraphBuilder(
             self._model,
             before=before,
             names=self._names,
@@ -101,8 +101,8 @@ class _Edit:
             prefix="loss_scaling/",
             shares=self._constants,
         )
-        self._constants = self._constants or made
-        return made
+        self._constants = self._constants or builder
+        return builder
 
     def state_input(self, name: str, initial: float, dtype: ir.DataType) -> ir.Value:
         """Add a scalar input with an initial value."""

@@ -90,8 +90,8 @@ def _whole(values: Sequence[ir.Value]) -> tuple[ir.Value | None, int]:
     source = split.inputs[0]
     if source is None or not is_static(source) or not _is_in_one_piece(source, split.attributes.get_int("axis", 0)):
         return None, 1
-    found = [_behind_views(value) for value in values[: len(split.outputs)]]
-    return (source, len(found)) if found == list(split.outputs) else (None, 1)
+    roots = [_behind_views(value) for value in values[: len(split.outputs)]]
+    return (source, len(roots)) if roots == list(split.outputs) else (None, 1)
 
 
 def _unpadded(value: ir.Value) -> list[_Piece]:
@@ -125,8 +125,8 @@ def _write(model: ir.Model, names: NameAllocator, node: ir.Node, pieces: Sequenc
     result = node.outputs[0]
     parts = [_flat(builder, piece, result) for piece in pieces]
     joined = builder.concat(parts, 0)
-    made = builder.reshape(joined, shape_of(result))
-    take_over(result, made, names)
+    reshaped = builder.reshape(joined, shape_of(result))
+    take_over(result, reshaped, names)
     model.graph.remove(node, safe=True)
 
 

@@ -29,7 +29,7 @@ class SliceKnownRows(Pass[PassResult]):
     slices become one.
 
     1. Rows that follow each other, as of positions.
-    2. One row again and again, as of the only type of tokens, where all readers broadcast: the row alone.
+    2. One row again and again, as of the only type of tokens, where all readers broadcast: only the row.
 
     All values stay the same. Shapes must be inferred. Only the main graph is edited.
     """
@@ -112,7 +112,7 @@ def _skipped(node: ir.Node) -> int | None:
     if node.op_type != "Slice" or source is None or not is_static(source) or not is_static(node.outputs[0]):
         return None
     known = [constant_array(value) for value in node.inputs[1:]]
-    if len(known) < 3 or any(one is None or one.tolist() not in ([0], [1]) for one in known[2:]):
+    if len(known) < 3 or any(array is None or array.tolist() not in ([0], [1]) for array in known[2:]):
         return None
     first, axes = known[0], known[2]
     if first is None or first.size != 1 or axes is None or axes.tolist() != [0] or first.item() < 0:

@@ -29,12 +29,12 @@ class SplitBiases(Pass[PassResult]):
         self._chosen = chosen
 
     def call(self, model: ir.Model) -> PassResult:
-        found = [node for node in model.graph if _has_bias(node) and self._chosen(node)]
-        names = NameAllocator(model) if found else None
-        for node in found:
+        biased = [node for node in model.graph if _has_bias(node) and self._chosen(node)]
+        names = NameAllocator(model) if biased else None
+        for node in biased:
             assert names is not None
             _split(node, names)
-        return PassResult(model, modified=bool(found), count=len(found))
+        return PassResult(model, modified=bool(biased), count=len(biased))
 
 
 def _has_bias(node: ir.Node) -> bool:
@@ -48,10 +48,10 @@ def _split(node: ir.Node, names: NameAllocator) -> None:
     build, (data, weight, bias) = NodeBuilder(node, names), node.inputs[:3]
     assert weight is not None
     assert weight.shape is not None
-    made = build.node(node.op_type, [data, weight], dict(node.attributes), ir.DataType.FLOAT)
-    made.shape = node.outputs[0].shape
-    product = made.producer()
+    unbiased = build.node(node.op_type, [data, weight], dict(node.attributes), ir.DataType.FLOAT)
+    unbiased.shape = node.outputs[0].shape
+    product = unbiased.producer()
     assert product is not None
     product.meta.update(node.meta)  # the line of the user's program
     per_channel = build.constant(np.array([-1] + [1] * (len(weight.shape) - 2), np.int64))
-    build.become("Add", [made, build.node("Reshape", [bias, per_channel], dtype=ir.DataType.FLOAT)])
+    build.become("Add", [unbiased, build.node("Reshape", [bias, per_channel], dtype=ir.DataType.FLOAT)])

@@ -22,12 +22,12 @@ class SplitGemmUpdates(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        found = [node for node in model.graph if _may_be_an_update(node)]
-        names = NameAllocator(model) if found else None
-        for node in found:
+        updates = [node for node in model.graph if _may_be_an_update(node)]
+        names = NameAllocator(model) if updates else None
+        for node in updates:
             assert names is not None
             _split(node, names)
-        return PassResult(model, modified=bool(found), count=len(found))
+        return PassResult(model, modified=bool(updates), count=len(updates))
 
 
 def _may_be_an_update(node: ir.Node) -> bool:
@@ -46,8 +46,8 @@ def _split(node: ir.Node, names: NameAllocator) -> None:
     product = build.node("Gemm", node.inputs[:2], turns, dtype)
     product.shape = node.outputs[0].shape
     change = build.node("Mul", [product, build.constant(alpha)], dtype=dtype)
-    kept = old if beta == 1 else build.node("Mul", [old, build.constant(beta)], dtype=dtype)
-    build.become("Add", [kept, change])
+    scaled = old if beta == 1 else build.node("Mul", [old, build.constant(beta)], dtype=dtype)
+    build.become("Add", [scaled, change])
 
 
 def _factor(node: ir.Node, name: str) -> np.ndarray:

@@ -154,9 +154,9 @@ class _Island:
         """Drop the nodes that compute small values of small ones, and that nothing else in the island needs."""
         inside = set(self.nodes)
         for node in reversed(self.nodes[1:]):
-            own = [value for value in node.inputs if value in self._values]
+            inputs = [value for value in node.inputs if value in self._values]
             needed = any(use.node in inside for use in node.outputs[0].uses())
-            if not needed and all(map(self._is_small, (*own, *node.outputs))):
+            if not needed and all(map(self._is_small, (*inputs, *node.outputs))):
                 inside.remove(node)
                 self._values.discard(node.outputs[0])
                 self._sums.discard(node.outputs[0])

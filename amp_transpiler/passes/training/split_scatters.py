@@ -36,12 +36,12 @@ class SplitScatters(Pass[PassResult]):
         self._most = most
 
     def call(self, model: ir.Model) -> PassResult:
-        found = large_scatters(model, self._most)
-        names = NameAllocator(model) if found else None
-        for node in found:
+        scatters = large_scatters(model, self._most)
+        names = NameAllocator(model) if scatters else None
+        for node in scatters:
             assert names is not None  # there are some
             _split(model, node, names, self._most)
-        return PassResult(model, modified=bool(found), count=len(found))
+        return PassResult(model, modified=bool(scatters), count=len(scatters))
 
 
 def _split(model: ir.Model, node: ir.Node, names: NameAllocator, most: int) -> None:
@@ -59,8 +59,8 @@ def _split(model: ir.Model, node: ir.Node, names: NameAllocator, most: int) -> N
     for index, values in enumerate(_parts(builder, builder.reshape(updates, [count, columns]), 1, width)):
         for where, what in zip(rows, _parts(builder, values, 0, most), strict=True):
             sums[index] = builder.op("ScatterND", [sums[index], where, what], kind)
-    made = builder.reshape(builder.concat(sums, depth), shape)
-    take_over(node.outputs[0], made, names)
+    whole = builder.reshape(builder.concat(sums, depth), shape)
+    take_over(node.outputs[0], whole, names)
     graph.remove(node, safe=True)
 
 

@@ -28,7 +28,7 @@ class SumByProducts(Pass[PassResult]):
     The gradient of a bias, a scale or a table of positions is such a sum: a cast to float32, a ReduceSum and a cast
     back, ten bytes an element and three kernels. A matrix product sums in float32 too: two bytes and one kernel.
 
-    1. The value that is cast to float32 for the sum is 16-bit, and the sum is cast to the same format alone.
+    1. The value that is cast to float32 for the sum is 16-bit, and the sum is cast only to the same format.
     2. The axes are the first ones. What is left of the value is one row, whatever its axes.
     3. A sum that is 16-bit itself becomes a product where CUDA would add up partial sums of several blocks, in 16 bits
        and in any order (`targets/kernel_conditions.py`).
@@ -52,8 +52,8 @@ def _sums_first_axes(node: ir.Node) -> bool:
     if tensor is None or tensor.size == 0 or summed is None or not is_static(summed):
         return False
     rank = len(shape_of(summed))
-    found = sorted(int(axis) % rank for axis in tensor.numpy())
-    return found == list(range(len(found))) and len(found) < rank
+    first_axes = sorted(int(axis) % rank for axis in tensor.numpy())
+    return first_axes == list(range(len(first_axes))) and len(first_axes) < rank
 
 
 def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
@@ -141,12 +141,12 @@ def _casts_of(result: ir.Value) -> list[ir.Node]:
 
 def _makers(cast: ir.Node, start: ir.Node) -> list[ir.Node]:
     """Return the views between a sum and a cast, the last one first."""
-    found: list[ir.Node] = []
+    views: list[ir.Node] = []
     node = cast.inputs[0].producer() if cast.inputs[0] is not None else None
     while node is not None and node is not start:
-        found.append(node)
+        views.append(node)
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
-    return found
+    return views
 
 
 def _remove_unused(nodes: list[ir.Node | None]) -> None:

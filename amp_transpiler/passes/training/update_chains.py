@@ -1,4 +1,4 @@
-"""Chains: what an optimizer computes for one parameter, told apart from what parameters share."""
+"""Finds chains: what an optimizer computes for one parameter, apart from what parameters share."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Ref = tuple[Hashable, ...] | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chain:
-    """Nodes that work on tensors of one shape, joined by these, and the scalars that they alone compute.
+    """Nodes that work on tensors of one shape, joined by these, and the scalars that only they compute.
 
     Attributes:
         nodes: in the program's order; each has one output.
-        shape: the shape of the tensors; () for a chain of scalars alone.
+        shape: the shape of the tensors; () for a chain of only scalars.
         refs: the inputs of each node.
         leaves: the tensors that come from outside, and the scalar states that the chain reads and replaces.
         scalars: the other scalars that come from outside.
@@ -80,14 +80,14 @@ def source_of(value: ir.Value) -> ir.Value:
 
 def optimizer_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes of the optimizer that nothing but the optimizer needs, in order."""
-    found: list[ir.Node] = []
+    nodes: list[ir.Node] = []
     before: set[ir.Node] = set()
     for node in reversed(graph):
         if role_of(node) == "optimize" and node not in before:
-            found.append(node)
+            nodes.append(node)
         else:
             before.update(producer for value in reads_of(node) if (producer := value.producer()) is not None)
-    return found[::-1]
+    return nodes[::-1]
 
 
 def find_chains(nodes: Iterable[ir.Node], updates: Mapping[str, str], *, read_elsewhere: bool = True) -> list[Chain]:
@@ -135,10 +135,12 @@ def _is_total(node: ir.Node) -> bool:
 _MANY = -1  # more than one chain, or a reader that belongs to none
 
 
-def _combined(found: Iterable[int | None]) -> int | None:
+def _combined(chains: Iterable[int | None]) -> int | None:
     """Return the one chain that is named, `_MANY` for several; None for none."""
-    names = {one for one in found if one is not None}
-    return None if not names else names.pop() if len(names) == 1 else _MANY
+    names = {chain for chain in chains if chain is not None}
+    if not names:
+        return None
+    return names.pop() if len(names) == 1 else _MANY
 
 
 class _Parts:
@@ -155,7 +157,7 @@ class _Parts:
             self._join(node)
         self._of = {node: self._root(self.place[node]) for node in tensor_nodes}
         self._inner: dict[ir.Node, int] = {}  # scalar node -> the chain whose tensors it depends on
-        self._own: dict[ir.Node, int] = {}  # scalar node -> the chain that alone reads what it makes of its own states
+        self._own: dict[ir.Node, int] = {}  # scalar node -> the only chain that reads what it makes of its own states
         self._assign()
 
     def all(self) -> Iterable[list[ir.Node]]:
@@ -202,33 +204,33 @@ class _Parts:
 
     def _needs(self) -> dict[ir.Node, int | None]:
         """Return the chain whose tensors each scalar node depends on."""
-        found: dict[ir.Node, int | None] = {}
+        needed: dict[ir.Node, int | None] = {}
         for node in self._scalar_nodes:
             makers = [value.producer() for value in node.inputs if value is not None]
-            found[node] = _combined(self._of[m] if m in self._of else found.get(m) for m in makers if m is not None)
-        return found
+            needed[node] = _combined(self._of[m] if m in self._of else needed.get(m) for m in makers if m is not None)
+        return needed
 
     def _goes(self) -> dict[ir.Node, int | None]:
         """Return the chain that the result of each scalar node goes to, directly or through scalar nodes."""
-        found: dict[ir.Node, int | None] = {}
+        targets: dict[ir.Node, int | None] = {}
         for node in reversed(self._scalar_nodes):
-            found[node] = self._readers(node.outputs[0], found)
-        return found
+            targets[node] = self._readers(node.outputs[0], targets)
+        return targets
 
     def _readers(self, value: ir.Value, goes: Mapping[ir.Node, int | None]) -> int | None:
         users = (use.node for use in value.uses())
         return _combined(self._of[user] if user in self._of else goes.get(user, _MANY) for user in users)
 
     def _owners(self, goes: Mapping[ir.Node, int | None]) -> dict[ir.Value, int]:
-        """Return the scalar states that one chain alone reads."""
+        """Return the scalar states that only one chain reads."""
         states = {
             value
             for node in self._scalar_nodes
             for value in node.inputs
             if value is not None and value.is_graph_input() and value.name in self._updates
         }
-        found = {value: self._readers(value, goes) for value in states}
-        return {value: name for value, name in found.items() if name is not None and name != _MANY}
+        owners = {value: self._readers(value, goes) for value in states}
+        return {value: name for value, name in owners.items() if name is not None and name != _MANY}
 
 
 def _is_of_scalars(node: ir.Node) -> bool:
@@ -310,8 +312,8 @@ class _Reading:
         """Whether the chain makes what replaces a persistable value, and nothing else of the optimizer reads it."""
         if not value.is_graph_input() or self._updates.get(str(value.name)) not in self._made:
             return False
-        made = self._nodes[self._made[self._updates[str(value.name)]]].outputs[0]
-        if value.dtype != made.dtype or is_scalar(value) != is_scalar(made):
+        replacement = self._nodes[self._made[self._updates[str(value.name)]]].outputs[0]
+        if value.dtype != replacement.dtype or is_scalar(value) != is_scalar(replacement):
             return False
         others = [use.node for use in value.uses() if use.node not in self._members]
         if not others:

@@ -26,7 +26,7 @@ _FEW_COLUMNS = 160  # elements of a window, channels times taps, up to which one
 
 
 class WeightGradients(Pass[PassResult]):
-    """Writes the weight gradients of convolutions anew where another formulation is faster; counts them.
+    """Rewrites the weight gradients of convolutions where another formulation is faster; counts them.
 
     The rule of Conv writes a convolution whose kernel is the gradient of the result: on a GPU that asks for the fewest
     launches and bytes. The CPU provider is slow at such large kernels. For float32 there:
@@ -69,7 +69,7 @@ class _Layer:
         g: the gradient of its result, [N, M, ...].
         kernel, strides, dilations: as of the convolution.
         pads: at the begin of each spatial axis, then at the ends.
-        gradient: what is written anew, [M, C, ...].
+        gradient: what is rewritten, [M, C, ...].
     """
 
     x: ir.Value
@@ -189,10 +189,10 @@ def _seen(builder: GraphBuilder, layer: _Layer, source: ir.Value) -> list[ir.Val
     assert layer.g.shape is not None
     outputs = [int(size) for size in list(layer.g.shape)[2:]]  # type: ignore[arg-type]  # known, as checked
     axes = list(range(2, 2 + len(outputs)))
-    found = []
+    views = []
     for tap in itertools.product(*map(range, layer.kernel)):
         starts = [place * dilation for place, dilation in zip(tap, layer.dilations, strict=True)]
         spans = zip(starts, outputs, layer.strides, strict=True)
         ends = [start + (size - 1) * stride + 1 for start, size, stride in spans]
-        found.append(builder.slice(source, starts, ends, axes, layer.strides))
-    return found
+        views.append(builder.slice(source, starts, ends, axes, layer.strides))
+    return views

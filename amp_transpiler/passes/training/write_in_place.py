@@ -29,12 +29,12 @@ class WriteInPlace(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         order = {node: index for index, node in enumerate(model.graph)}
-        found = [node for node in order if _writes_one_a_row(node, order)]
+        scatters = [node for node in order if _writes_one_a_row(node, order)]
         names = NameAllocator(model)
         places: dict[ir.Value, ir.Value] = {}
-        for node in found:
+        for node in scatters:
             _rewrite(model, node, names, places)
-        return PassResult(model, modified=bool(found), count=len(found))
+        return PassResult(model, modified=bool(scatters), count=len(scatters))
 
 
 def _writes_one_a_row(node: ir.Node, order: Mapping[ir.Node, int]) -> bool:
@@ -47,9 +47,9 @@ def _writes_one_a_row(node: ir.Node, order: Mapping[ir.Node, int]) -> bool:
     sizes = shape_of(data)
     replaces = reduction is None or reduction.as_string() == "none"
     first = all(use.node is node or order.get(use.node, len(order)) < order[node] for use in data.uses())
-    own = data.producer() is not None and first and not data.is_graph_output()
+    is_owned = data.producer() is not None and first and not data.is_graph_output()
     one_a_row = len(sizes) == 2 and axis.as_int() in (1, -1) and shape_of(indices) == (sizes[0], 1)
-    return replaces and own and one_a_row
+    return replaces and is_owned and one_a_row
 
 
 def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator, places: dict[ir.Value, ir.Value]) -> None:

@@ -98,7 +98,7 @@ def _is_cast_back(value: ir.Value, low: ir.Value) -> bool:
     if value.is_graph_output() or not value.uses():
         return False
     casts = [node for node, _ in value.uses()]
-    return all(one.op_type == "Cast" and is_standard(one) and one.outputs[0].dtype == low.dtype for one in casts)
+    return all(cast.op_type == "Cast" and is_standard(cast) and cast.outputs[0].dtype == low.dtype for cast in casts)
 
 
 def _write(model: ir.Model, names: NameAllocator, node: ir.Node, padding: ZeroPadding, low: ir.Value) -> None:
@@ -111,9 +111,9 @@ def _write(model: ir.Model, names: NameAllocator, node: ir.Node, padding: ZeroPa
         return [builder.op("Expand", [zero, builder.constant(np.array(shape, np.int64))])] if count else []
 
     parts = [*zeros(padding.before), low, *zeros(padding.after)]
-    made = builder.op("Concat", parts, {"axis": padding.axis})
+    padded = builder.op("Concat", parts, {"axis": padding.axis})
     for cast in [reader for reader, _ in node.outputs[0].uses()]:
-        cast.outputs[0].replace_all_uses_with(made, replace_graph_outputs=True)
+        cast.outputs[0].replace_all_uses_with(padded, replace_graph_outputs=True)
         model.graph.remove(cast, safe=True)
     widening = padding.source.producer()
     model.graph.remove(node, safe=True)

@@ -36,7 +36,7 @@ class Cut:
 
     Attributes:
         gradient_factor: gradients are multiplied by it, so that their sum over ranks and micro-batches is their mean.
-        statistics_factor: likewise for marked statistics; None leaves these alone.
+        statistics_factor: likewise for marked statistics; None leaves these as they are.
         scales: names of states that are loss scales. The backward pass reads them times `gradient_factor`, so that what
             it computes is as large as in one process with the whole batch; gradients that do not depend on one are
             multiplied themselves.
@@ -72,13 +72,13 @@ class StepPart:
 
 def loss_scales(assembled: Assembled, states: Iterable[str]) -> tuple[str, ...]:
     """Return the loss scales among `states`: single float32 numbers that the backward pass and the optimizer read."""
-    known, found = set(states), []
+    known, scales = set(states), []
     for value in assembled.model.graph.inputs:
         if value.name in known and value.dtype == ir.DataType.FLOAT and _is_one_number(value):
             roles = {role_of(use.node) for use in value.uses()}
             if {"backward", "optimize"} <= roles:
-                found.append(str(value.name))
-    return tuple(found)
+                scales.append(str(value.name))
+    return tuple(scales)
 
 
 def _is_one_number(value: ir.Value) -> bool:
@@ -107,8 +107,10 @@ class _Cutter:
         self._late = self._find_late()
         self._scaled = self._find_scaled()
         self._level: dict[ir.Node, int] = {}  # how many exchanges lie before a node that is not late
-        inner = ((node, one) for node in self._graph for _, body in bodies(node) for one in body.all_nodes())
-        self._owners = {one: node for node, one in inner}
+        inner = (
+            (node, inner_node) for node in self._graph for _, body in bodies(node) for inner_node in body.all_nodes()
+        )
+        self._owners = {inner_node: node for node, inner_node in inner}
 
     def parts(self) -> tuple[StepPart, ...]:
         gradients = self._gradients()
@@ -156,7 +158,7 @@ class _Cutter:
             ModelError: that is no gradient.
         """
         after: set[ir.Value] = set()  # values of, and behind, the backward pass
-        found: dict[ir.Value, None] = {}
+        gradients: dict[ir.Value, None] = {}
         for node in self._graph:
             reads = reads_of(node)
             if role_of(node) == "backward" or any(value in after for value in reads):
@@ -165,8 +167,8 @@ class _Cutter:
                 for value in reads:
                     if value in self._local and value.producer() not in self._late:
                         _check_gradient(node, value, value in after)
-                        found[value] = None
-        return list(found)
+                        gradients[value] = None
+        return list(gradients)
 
     def _hoist_joins(self, gradients: Sequence[ir.Value]) -> None:
         """Count Concats of gradients, and what only moves these before, as part of the backward pass.
@@ -181,18 +183,18 @@ class _Cutter:
                 continue
             moved.update(node.outputs)
             group = self._movers(node)
-            read = {value for one in group for value in one.inputs if value in moved}
+            read = {value for mover in group for value in mover.inputs if value in moved}
             if node.op_type == "Concat" and all(self._late_readers(value) <= group for value in read):
                 self._late -= group
 
     def _movers(self, node: ir.Node) -> set[ir.Node]:
         """Return a node that moves gradients, and those of the optimizer before it."""
-        found = {node}
+        movers = {node}
         for value in node.inputs:
             maker = None if value is None else value.producer()
             if maker in self._late:
-                found |= self._movers(maker)
-        return found
+                movers |= self._movers(maker)
+        return movers
 
     def _late_readers(self, value: ir.Value) -> set[ir.Node]:
         return {node for node in self._readers(value) if node in self._late}
@@ -254,28 +256,28 @@ class _Cutter:
 
     def _join(self, gradients: Sequence[ir.Value]) -> dict[ir.Value, None]:
         """Join small gradients to buckets; return what is exchanged."""
-        found: dict[ir.Value, None] = {}
+        exchanged: dict[ir.Value, None] = {}
         buckets: dict[tuple[int, ir.DataType | None], list[ir.Value]] = {}
         for value in gradients:
             if not is_static(value) or value.is_graph_output() or _bytes(value) >= self._cut.bucket_bytes:
-                found[value] = None
+                exchanged[value] = None
                 continue
             bucket = buckets.setdefault((self._level_behind(value), value.dtype), [])
             if sum(map(_bytes, bucket)) + _bytes(value) > self._cut.bucket_bytes:
-                found[self._joined(bucket)] = None
+                exchanged[self._joined(bucket)] = None
                 bucket.clear()
             bucket.append(value)
-        found.update((self._joined(bucket), None) for bucket in buckets.values() if bucket)
-        return found
+        exchanged.update((self._joined(bucket), None) for bucket in buckets.values() if bucket)
+        return exchanged
 
     def _joined(self, bucket: Sequence[ir.Value]) -> ir.Value:
         if len(bucket) == 1:
             return bucket[0]
         builder, level = self._builder, self._level_behind(bucket[0])
         builder.metadata = {ROLE_KEY: "backward"}
-        made = [builder.reshape(value, [-1]) for value in bucket]
-        joined = builder.concat(made, 0)
-        for value in (*made, joined):
+        flat = [builder.reshape(value, [-1]) for value in bucket]
+        joined = builder.concat(flat, 0)
+        for value in (*flat, joined):
             self._level[_maker(value)] = level
             self._local.add(value)
         builder.metadata = {ROLE_KEY: "optimize"}
@@ -306,7 +308,7 @@ class _Cutter:
         wanted: list[dict[ir.Value, None]] = [{} for _ in range(last + 1)]
         for value in self._graph.outputs:
             wanted[self._part_of(value, last)][value] = None
-        given: list[dict[ir.Value, None]] = [{} for _ in wanted]
+        handed_on: list[dict[ir.Value, None]] = [{} for _ in wanted]
         parts = []
         for index in range(last, -1, -1):
             if not wanted[index]:
@@ -314,11 +316,11 @@ class _Cutter:
             taken, inputs = self._needs(wanted[index], index, last)
             for value in taken:
                 wanted[self._part_of(value, last)][value] = None
-                given[self._part_of(value, last)][value] = None
-            exchanged = [value for value in given[index] if value in summed or self._is_statistic(value)]
+                handed_on[self._part_of(value, last)][value] = None
+            exchanged = [value for value in handed_on[index] if value in summed or self._is_statistic(value)]
             model = self._model([*inputs, *taken], list(wanted[index]), with_scales=index == last)
             parts.append(
-                StepPart(self._assembled(model, taken), _names(taken), _names(given[index]), _names(exchanged))
+                StepPart(self._assembled(model, taken), _names(taken), _names(handed_on[index]), _names(exchanged))
             )
         return tuple(reversed(parts))
 

@@ -64,18 +64,18 @@ class Exchange:
     def copies(self, items: Iterable[Copied]) -> list[onnxruntime.OrtValue]:
         """Return values that one rank each has: that rank's own as it is, the others' in new memory."""
         self._synchronize()
-        found, pending = [], []
+        results, pending = [], []
         for item in items:
             if item.value is not None:
                 tensor = as_tensor(item.value).to(self._device())
-                found.append(item.value)
+                results.append(item.value)
             else:
                 tensor = self._torch.empty(list(item.shape), dtype=self._kind(item.dtype), device=self._device())
-                found.append(as_value(tensor, item.dtype))
+                results.append(as_value(tensor, item.dtype))
             pending.append(self._start(self._torch.distributed.broadcast, tensor, src=item.rank))
         for finish in pending:
             finish()
-        return found
+        return results
 
     def _kind(self, dtype: ir.DataType) -> Any:
         """Return PyTorch's name of an element type; DLPack has bool as uint8."""

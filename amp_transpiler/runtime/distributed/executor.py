@@ -117,7 +117,7 @@ class _Plan:
 
 
 class DataParallelSteps(StepExecutor):
-    """Runs training steps together with the other ranks; other programs alone.
+    """Runs training steps together with the other ranks; other programs by itself.
 
     Args:
         world: the ranks.
@@ -146,7 +146,7 @@ class DataParallelSteps(StepExecutor):
         scope: Scope,
         not_finite: NotFinite = "allow",
     ) -> list[onnxruntime.OrtValue]:
-        """Run a program once. An error leaves this rank's scope as it was, and the other ranks are told of it.
+        """Run a program once. An error leaves this rank's scope as it was, and the other ranks learn of it.
 
         Raises:
             DistributedError: another rank is lost, or runs another program.
@@ -199,11 +199,11 @@ class DataParallelSteps(StepExecutor):
                 raise self._unequal(batch)
         except RUN_ERRORS as error:
             raise self._explained(error, program, fetch, shares[0], scope) or plain(error, program) or error from error
-        found, own = self._update(plan, sums, scope)
-        replace(scope, {**own, **carried}, plan.stacks)
+        outputs, updated = self._update(plan, sums, scope)
+        replace(scope, {**updated, **carried}, plan.stacks)
         self.world.step += 1
         results = {name: joined(program, name, values) for name, values in fetched.items()}
-        results |= {name: found[output] for name, output in ({} if plan.late is None else plan.late.fetches).items()}
+        results |= {name: outputs[output] for name, output in ({} if plan.late is None else plan.late.fetches).items()}
         results |= {name: sums[output] for name, output in self._summed_fetches(plan).items()}
         return [results[name] for name in fetch]
 
@@ -239,18 +239,18 @@ class DataParallelSteps(StepExecutor):
         for index, arrays in enumerate(shares):
             feeds = check_feeds({name: array for name, array in arrays.items() if name in wanted}, plan.feeds)
             plan.checks.check_feeds(feeds)
-            made: Values = {}
+            handed_on: Values = {}
             for part in plan.early:
                 state = {n: carried.get(n, value) for n, value in self._state(part.step, scope).items()}
-                taken = {name: made[name] for name in part.cut.takes}
-                own = {info.name: feeds[info.name] for info in part.step.feeds}
-                outputs = self._run(part.step, own, {**state, **taken})
+                taken = {name: handed_on[name] for name in part.cut.takes}
+                part_feeds = {info.name: feeds[info.name] for info in part.step.feeds}
+                outputs = self._run(part.step, part_feeds, {**state, **taken})
                 _check_computed(plan.checks, outputs)
                 carried |= {name: outputs[output] for name, output in part.step.updates.items()}
                 for name, output in part.step.fetches.items():
                     fetched.setdefault(name, []).append(outputs[output])
-                made |= {name: outputs[name] for name in part.cut.gives}
-                self._sum(part, made, totals, plan.gradients, pending if index == len(shares) - 1 else None)
+                handed_on |= {name: outputs[name] for name in part.cut.gives}
+                self._sum(part, handed_on, totals, plan.gradients, pending if index == len(shares) - 1 else None)
         for finish in pending:
             finish()
         return fetched, carried, totals
@@ -258,21 +258,21 @@ class DataParallelSteps(StepExecutor):
     def _sum(
         self,
         part: _Part,
-        made: Values,
+        handed_on: Values,
         totals: Values,
         gradients: frozenset[str],
         pending: list[Callable[[], None]] | None,
     ) -> None:
         """Add statistics up over the ranks now; gradients over micro-batches, and after the last over the ranks."""
-        for finish in [self.exchange.start_sum(made[name]) for name in part.cut.summed if name not in gradients]:
+        for finish in [self.exchange.start_sum(handed_on[name]) for name in part.cut.summed if name not in gradients]:
             finish()
         for name in part.cut.summed:
             if name not in gradients:
                 continue
             if name in totals:
-                self.exchange.add_into(totals[name], made[name])
+                self.exchange.add_into(totals[name], handed_on[name])
             else:
-                totals[name] = made[name]
+                totals[name] = handed_on[name]
             if pending is not None:
                 pending.append(self.exchange.start_sum(totals[name]))
 
@@ -285,22 +285,23 @@ class DataParallelSteps(StepExecutor):
         Returns:
             What the optimizer made, and the states that replace the present ones.
         """
-        found: Values = {}
-        own: Values = {}
+        outputs: Values = {}
+        updated: Values = {}
         if plan.late is not None and plan.late.session is not None:
-            inputs = {one.name for one in plan.late.session.get_inputs()}
+            inputs = {info.name for info in plan.late.session.get_inputs()}
             taken = {name: value for name, value in sums.items() if name in inputs}
-            found = self._run(plan.late, {}, {**self._state(plan.late, scope), **taken})
-            own = {name: found[output] for name, output in plan.late.updates.items()}
+            outputs = self._run(plan.late, {}, {**self._state(plan.late, scope), **taken})
+            updated = {name: outputs[output] for name, output in plan.late.updates.items()}
         spread = [share for share in plan.shares if share.spread]
-        copies = self.exchange.copies(self._copied(spread, own.__getitem__))
-        own |= {share.name: value for share, value in zip(spread, copies, strict=True)}
-        return found, own
+        copies = self.exchange.copies(self._copied(spread, updated.__getitem__))
+        updated |= {share.name: value for share, value in zip(spread, copies, strict=True)}
+        return outputs, updated
 
     def _copied(self, shares: Sequence[Share], read: Callable[[str], onnxruntime.OrtValue]) -> list[Copied]:
         rank = self.world.rank
         return [
-            Copied(one.owner, one.dtype, one.shape, read(one.name) if one.owner == rank else None) for one in shares
+            Copied(share.owner, share.dtype, share.shape, read(share.name) if share.owner == rank else None)
+            for share in shares
         ]
 
     def _drop(self, plan: _Plan, scope: Scope) -> None:
@@ -313,17 +314,17 @@ class DataParallelSteps(StepExecutor):
                         del scope[name]
 
     def _state(self, step: CompiledStep, scope: Scope) -> Values:
-        found = super()._state(step, scope)
-        if RANDOM_SEED in found and self.world.rank:
-            found[RANDOM_SEED] = self._own_seed(found[RANDOM_SEED])
-        return found
+        state = super()._state(step, scope)
+        if RANDOM_SEED in state and self.world.rank:
+            state[RANDOM_SEED] = self._own_seed(state[RANDOM_SEED])
+        return state
 
     def _own_seed(self, seed: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
         """Return the seed of this rank's Dropout masks; rank 0 has the program's, which checkpoints hold."""
         known = self._seeds.get(id(seed))
         if known is None or known[0] is not seed:
-            own = (int(to_host(seed)) + self.world.rank * _RANK_STRIDE) % 2**63
-            known = self._seeds[id(seed)] = seed, self.place.hold(to_ort(np.array(own, np.int64)))
+            rank_seed = (int(to_host(seed)) + self.world.rank * _RANK_STRIDE) % 2**63
+            known = self._seeds[id(seed)] = seed, self.place.hold(to_ort(np.array(rank_seed, np.int64)))
         return known[1]
 
     # ---- the same on all ranks ----
@@ -340,8 +341,8 @@ class DataParallelSteps(StepExecutor):
         told = self.world.from_first(first_few(missing, 5) if self.world.rank == 0 else None)
         if told:
             raise InputError(f"rank 0 has no value for {told}: run the startup program first, or load a checkpoint")
-        own = [] if self.world.rank else [_described(scope.held(name)) for name in program.persistables]
-        lines = self.world.from_first("\n".join(own) if self.world.rank == 0 else None).split("\n")
+        descriptions = [] if self.world.rank else [_described(scope.held(name)) for name in program.persistables]
+        lines = self.world.from_first("\n".join(descriptions) if self.world.rank == 0 else None).split("\n")
         items = []
         for name, text in zip(program.persistables, lines, strict=True):
             dtype, shape = _typed(text)
@@ -369,18 +370,18 @@ class DataParallelSteps(StepExecutor):
 
     def whole(self, program: Program, scope: Scope) -> Scope:
         """Return a scope with all values of a program; only rank 0 needs it."""
-        found = Scope()
+        whole_scope = Scope()
         for name in program.persistables:
             if name in scope and self.world.rank == 0:
-                found.hold(name, scope.held(name))
+                whole_scope.hold(name, scope.held(name))
         plan = self._latest.get(id(program))
         if plan is None:
-            return found
+            return whole_scope
         for share in (share for share in plan.shares if not share.spread):
             [value] = self.exchange.copies(self._copied([share], functools.partial(_held, plan, scope)))
             if self.world.rank == 0:
-                replace(found, {share.name: value}, plan.stacks)
-        return found
+                replace(whole_scope, {share.name: value}, plan.stacks)
+        return whole_scope
 
     def _compare_programs(self, program: Program) -> None:
         """Raise DistributedError if this program, at its first step, is not the same on all ranks."""
@@ -409,8 +410,8 @@ class DataParallelSteps(StepExecutor):
             counted(steps, "accumulation step"),
         )
         if has_batch_statistics(program.model) and world.size > 1:
-            own = "its own; sync_batch_norm=True gives all ranks those of the global batch"
-            how = "the global batch" if self.sharing.sync_batch_norm else own
+            per_rank = "its own; sync_batch_norm=True gives all ranks those of the global batch"
+            how = "the global batch" if self.sharing.sync_batch_norm else per_rank
             logger.info("BatchNormalization: each rank uses statistics of %s", how)
 
     # ---- compiling ----
@@ -435,7 +436,7 @@ class DataParallelSteps(StepExecutor):
     ) -> _Plan | None:
         assembled = assemble(program, fetch)
         checks = find_index_checks(assembled) if checked else IndexChecks()
-        states = [name for name, one in program.persistables.items() if one.kind == "state"]
+        states = [name for name, persistable in program.persistables.items() if persistable.kind == "state"]
         cut = self._cut(assembled, states)
         shards = self.sharing.shard_optimizer and self.world.size > 1
         ready = ready_to_open(
@@ -457,7 +458,7 @@ class DataParallelSteps(StepExecutor):
         shares: tuple[Share, ...] = ()
         last: Assembled | None = parts[-1].assembled
         if shards:
-            parameters = [name for name, one in program.persistables.items() if one.kind == "parameter"]
+            parameters = [name for name, persistable in program.persistables.items() if persistable.kind == "parameter"]
             shares = share_updates(parts, parameters, self.world.size)
             last = self._own_share(parts[-1].assembled, shares)
         early = tuple(_Part(part, self._open(part.assembled)) for part in parts[:-1])

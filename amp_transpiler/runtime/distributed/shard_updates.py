@@ -48,10 +48,10 @@ def share_updates(parts: Sequence[StepPart], parameters: Collection[str], ranks:
     """
     last = parts[-1].assembled
     outputs = {str(value.name): value for value in last.model.graph.outputs}
-    made = {name: outputs[output] for name, output in last.updates.items()}
+    new_values = {name: outputs[output] for name, output in last.updates.items()}
     numbers = {stack.name for stack in last.stacks if set(stack.sizes) == {1}}
-    large = {name: v for name, v in made.items() if is_static(v) and _size(v) > 1 and name not in numbers}
-    reads = {name: _states_behind(value) for name, value in made.items()}
+    large = {name: v for name, v in new_values.items() if is_static(v) and _size(v) > 1 and name not in numbers}
+    reads = {name: _states_behind(value) for name, value in new_values.items()}
     read = {name for part in parts[:-1] for name in part.assembled.state}
     read |= {name for other, names in reads.items() if other not in large for name in names}
     groups = _together({name: reads[name] & large.keys() for name in large})
@@ -70,11 +70,11 @@ def restricted(assembled: Assembled, left_out: Collection[str]) -> Assembled | N
     """Return a step without the updates of some states, and without what only these need; None if nothing is left."""
     updates = {name: output for name, output in assembled.updates.items() if name not in left_out}
     wanted = {*updates.values(), *assembled.fetches.values()}
-    kept = [value for value in assembled.model.graph.outputs if value.name in wanted]
-    if not kept:
+    remaining = [value for value in assembled.model.graph.outputs if value.name in wanted]
+    if not remaining:
         return None
     whole = assembled.model
-    graph = ir.convenience.extract(whole.graph, list(whole.graph.inputs), kept)
+    graph = ir.convenience.extract(whole.graph, list(whole.graph.inputs), remaining)
     for value in list(graph.inputs):
         if not value.uses() and not value.is_graph_output():
             graph.inputs.remove(value)
@@ -87,16 +87,16 @@ def restricted(assembled: Assembled, left_out: Collection[str]) -> Assembled | N
 def _states_behind(value: ir.Value) -> set[str]:
     """Return the names of the inputs that a value depends on."""
     pending, seen = [value], {value}
-    found = set()
+    names = set()
     while pending:
-        node = (one := pending.pop()).producer()
+        node = (current := pending.pop()).producer()
         if node is None:
-            found.add(str(one.name))
+            names.add(str(current.name))
         for read in () if node is None else reads_of(node):
             if read not in seen:
                 seen.add(read)
                 pending.append(read)
-    return found
+    return names
 
 
 def _together(links: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:

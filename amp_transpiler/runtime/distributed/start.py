@@ -22,23 +22,24 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets 
 
 def is_launched(environment: Mapping[str, str] | None = None) -> bool:
     """Whether torchrun, or what sets the same environment variables, started this process."""
-    given = os.environ if environment is None else environment
-    return all(given.get(name) for name in _NEEDED)
+    variables = os.environ if environment is None else environment
+    return all(variables.get(name) for name in _NEEDED)
 
 
 def check_alone(environment: Mapping[str, str] | None = None) -> None:
-    """Check that this process, which torchrun did not start, is one alone.
+    """Check that this process, which torchrun did not start, is the only one.
 
     Raises:
         EnvironmentProblem: the environment speaks of several processes, but not how they meet.
     """
-    given = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     for name in _SIZES:
-        if given.get(name, "1").strip() not in ("", "0", "1"):
-            missing = ", ".join(other for other in _NEEDED if not given.get(other))
+        if variables.get(name, "1").strip() not in ("", "0", "1"):
+            missing = ", ".join(other for other in _NEEDED if not variables.get(other))
             raise EnvironmentProblem(
-                f"{name} is {given[name]}, so this process is one of several, but {missing} is not set: alone it would "
-                "train apart from the others. Start the script with torchrun: torchrun --nproc-per-node 2 script.py"
+                f"{name} is {variables[name]}, so this process is one of several, but {missing} is "
+                "not set: alone it would train apart from the others. Start the script with torchrun: "
+                "torchrun --nproc-per-node 2 script.py"
             )
 
 
@@ -102,7 +103,7 @@ def usable_place(place: Place | None) -> Place:
 
 
 def join_alone(place: Place | None = None, timeout: float = 60.0) -> World:
-    """Return a world of this process alone; see `join`."""
+    """Return a world of only this process; see `join`."""
     torch = torch_with_distributed()
     place, store = usable_place(place), torch.distributed.HashStore()
     backend = _backend(torch, place)

@@ -81,7 +81,7 @@ class World:
 
     Attributes:
         members: the processes by rank.
-        step: the number of steps that this rank has taken; told to the others when one is missing.
+        step: the number of steps that this rank has taken; sent to the others when one is missing.
         is_broken: whether a rank was lost, so that nothing more can be exchanged.
     """
 
@@ -210,15 +210,15 @@ class World:
 
     def _missing(self, patience: float) -> dict[int, str]:
         """Return the ranks that are lost, and how; those that were silent for `patience` seconds count."""
-        gone = self._gone()  # looked up first: what a rank told, it told before it ended
+        gone = self._gone()  # looked up first: a rank reports before it ends
         try:
             failed = {rank: _text(self._store, f"failed/{rank}") for rank in self.members if rank != self.rank}
         except RuntimeError:
             return self._gone() or {0: "or the torchrun agent that holds the meeting point does not answer"}
-        found = gone | {rank: f"has failed: {why}" for rank, why in failed.items() if why}
+        lost = gone | {rank: f"has failed: {why}" for rank, why in failed.items() if why}
         now = self._awake.seconds()
         silent = {rank: now - since for rank, (_, since) in dict(self._beats).items() if now - since > patience}
-        return {rank: f"was not heard of for {seconds:.0f} s" for rank, seconds in silent.items()} | found
+        return {rank: f"was not heard of for {seconds:.0f} s" for rank, seconds in silent.items()} | lost
 
     def _gone(self) -> dict[int, str]:
         """Return the ranks whose processes have ended, as far as this host knows."""
@@ -239,12 +239,12 @@ class World:
         return {rank: text.rpartition(" ")[2] for rank, text in texts.items() if text}
 
     def _tell(self, key: str, text: str) -> None:
-        """Set a key; return when every rank can read it. `set` alone returns before the meeting point has the text."""
+        """Set a key; return when every rank can read it. `set` returns before the meeting point has the text."""
         self._store.set(key, text)
         self._store.check([key])  # the answer comes after what this rank has sent before
 
     def _beat(self, store: Any) -> None:
-        """Tell the others at regular times that this rank is alive, and look when each of them has told so last."""
+        """Tell the others at regular times that this rank is alive, and look when each of them did so last."""
         for count in itertools.count(1):
             try:
                 store.set(f"alive/{self.rank}", f"{count} {self.step}")

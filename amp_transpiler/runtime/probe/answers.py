@@ -79,7 +79,7 @@ def distance(result: Array, expected: Array, low: LowFormat) -> Row:
     Returns:
         `max_ulp` and `rms_ulp` of the finite values; `relative`: the norm of what differs over the norm of what was
         expected, which unlike them does not grow where a sum cancels; `differing`: how many values are not the same;
-        `nonfinite`: how many are NaN or infinite on one side alone, or of another sign; `of`: how many there are.
+        `nonfinite`: how many are NaN or infinite only on one side, or of another sign; `of`: how many there are.
     """
     finite = np.isfinite(result) & np.isfinite(expected)
     same_kind = (np.isnan(result) & np.isnan(expected)) | (result == expected)

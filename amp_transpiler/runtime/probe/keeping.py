@@ -53,7 +53,7 @@ class Summary:
         on_cpu: how many ran on the CPU, at least in part.
         restless: kernels whose results differ from run to run.
         rounding: kernels whose result is further than a unit in the last place from that of one rounding, or infinite
-            or NaN where that is not; in 16 bits alone, as float32 has no rounding to be told apart from its sums.
+            or NaN where that is not; only in 16 bits, as float32 has no rounding to be told apart from its sums.
     """
 
     rows: int

@@ -102,7 +102,7 @@ def convert_model(
 ) -> Program:
     """Return a copy of the program in mixed precision, by MXNet's rules.
 
-    A list that you give replaces MXNet's: operators on the replaced list alone become neutral, and operators on yours
+    A list that you give replaces MXNet's: operators only on the replaced list become neutral, and operators on yours
     leave the other default lists. Graph outputs keep their types. Nodes excluded by name are in a `disable_amp` region
     of the result, so that later conversions leave them alone as well.
 
@@ -131,17 +131,17 @@ def convert_model(
     if obsolete:
         _refuse_obsolete(obsolete)
     low = low_format(target_dtype)
-    given = load(program, _source_types(input_dtypes, low))
-    tables = _tables(given.model, low, target_dtype_ops, fp32_ops, conditional_fp32_ops)
+    source = load(program, _source_types(input_dtypes, low))
+    tables = _tables(source.model, low, target_dtype_ops, fp32_ops, conditional_fp32_ops)
     excluded = _names(excluded_sym_names, "excluded_sym_names") or ()
     policy = Policy(
         low=low,
         target=CUDA,
         rules=MxnetRules(low, UserLists(), tables),
-        low_io=_low_inputs(given, input_dtypes, low),
+        low_io=_low_inputs(source, input_dtypes, low),
         constants="whole" if cast_params_offline else "runtime",
     )
-    work = given.clone()
+    work = source.clone()
     _exclude(work, excluded)
     assignment = prepare_and_convert(work, policy).assignment
     _report_unlisted(work, assignment, tables)
@@ -176,8 +176,8 @@ def _tables(
     fp32 = _names(fp32_ops, "fp32_ops")
     conditions = _conditions(conditional_fp32_ops)
     _refuse_overlaps(target, fp32, conditions)
-    given = [*(target or ()), *(fp32 or ()), *(operator for operator, _, _ in conditions or ())]
-    _refuse_illegal(given, defaults, _operators(model))
+    listed = [*(target or ()), *(fp32 or ()), *(operator for operator, _, _ in conditions or ())]
+    _refuse_illegal(listed, defaults, _operators(model))
     return _replaced(defaults, target, fp32, conditions)
 
 
@@ -221,13 +221,13 @@ def _refuse_overlaps(
         "fp32_ops": set(fp32 or ()),
         "conditional_fp32_ops": {condition[0] for condition in conditions or ()},
     }
-    for one, other in (
+    for first, second in (
         ("target_dtype_ops", "fp32_ops"),
         ("target_dtype_ops", "conditional_fp32_ops"),
         ("fp32_ops", "conditional_fp32_ops"),
     ):
-        if both := sorted(lists[one] & lists[other]):
-            raise OptionError(f"{', '.join(both)} in both {one} and {other}; leave it in one of them")
+        if both := sorted(lists[first] & lists[second]):
+            raise OptionError(f"{', '.join(both)} in both {first} and {second}; leave it in one of them")
 
 
 def _refuse_illegal(names: Collection[str], defaults: MxnetLists, present: set[str]) -> None:
@@ -302,22 +302,22 @@ def _low_inputs(program: Program, dtypes: Mapping[str, Any] | None, low: LowForm
         raise OptionError(f"input_dtypes: expected a dict of input name -> dtype, got {dtypes!r}")
     graph = program.model.graph
     inputs = {str(v.name): v.dtype for v in graph.inputs if v.name not in program.persistables}
-    found = set()
+    lowered = set()
     for name, dtype in dtypes.items():
         if name not in inputs:
             raise OptionError(
                 f"input_dtypes names '{name}', which is no input: {', '.join(inputs) or 'the program has none'}"
             )
-        wanted, own = parse_dtype(dtype), inputs[name]
-        if wanted == own:
+        wanted, declared = parse_dtype(dtype), inputs[name]
+        if wanted == declared:
             continue
-        if own != ir.DataType.FLOAT or wanted != low.dtype:
-            may = f"{_name(own)} or {low.name}" if own == ir.DataType.FLOAT else _name(own)
-            raise OptionError(f"input_dtypes: input '{name}' is {_name(own)}: expected {may}, got {_name(wanted)}")
+        if declared != ir.DataType.FLOAT or wanted != low.dtype:
+            may = f"{_name(declared)} or {low.name}" if declared == ir.DataType.FLOAT else _name(declared)
+            raise OptionError(f"input_dtypes: input '{name}' is {_name(declared)}: expected {may}, got {_name(wanted)}")
         if any(value.name == name for value in graph.outputs):
             raise OptionError(f"input_dtypes: input '{name}' is also an output, and outputs keep their types")
-        found.add(name)
-    return frozenset(found)
+        lowered.add(name)
+    return frozenset(lowered)
 
 
 def _name(dtype: ir.DataType | None) -> str:
@@ -332,8 +332,8 @@ def _exclude(program: Program, names: Collection[str]) -> None:
     handles = {str(n) for node in _every_node(program.model) for n in ([node.name] if node.name else _outputs(node))}
     for name in sorted(set(names) - handles):
         logger.warning("excluded_sym_names: the program has no node '%s'", name)
-    if found := sorted(set(names) & handles):
-        mark_region(program, DISABLE_AMP, nodes=rf"\A(?:{'|'.join(map(re.escape, found))})\Z")
+    if excluded := sorted(set(names) & handles):
+        mark_region(program, DISABLE_AMP, nodes=rf"\A(?:{'|'.join(map(re.escape, excluded))})\Z")
 
 
 def _outputs(node: ir.Node) -> list[str | None]:

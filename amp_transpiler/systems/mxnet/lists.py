@@ -84,7 +84,7 @@ def default_mxnet_lists(target_dtype: str = "float16") -> MxnetLists:
     """
     listed = dict(_listed(low_format(target_dtype).name))
     target, fp32, widest, neutral = (
-        frozenset(operator for operator, found in listed.items() if found == name)
+        frozenset(operator for operator, list_name in listed.items() if list_name == name)
         for name in ("target", "fp32", "widest", "neutral")
     )
     return MxnetLists(target, fp32, widest, neutral, _CONDITIONAL)
@@ -104,5 +104,5 @@ def like_mxnet_name(name: str) -> list[str]:
     An operator whose first name it is comes before one that merely contains it.
     """
     named = {operator: re.findall(r"\w+", text.partition(":")[0]) for operator, text in column("mxnet names").items()}
-    found = [operator for operator, words in named.items() if words[0] != "none" and name in words]
-    return sorted(found, key=lambda operator: named[operator][0] != name)
+    operators = [operator for operator, words in named.items() if words[0] != "none" and name in words]
+    return sorted(operators, key=lambda operator: named[operator][0] != name)

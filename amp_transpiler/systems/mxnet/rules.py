@@ -60,15 +60,15 @@ class MxnetRules(Rules):
         imports = model.graph.opset_imports
         for node in all_nodes(model):
             for operator, attribute, values in conditions.get(operator_name(node), ()):
-                found = _attribute_text(node, attribute, imports)
-                if found is None:
+                text = _attribute_text(node, attribute, imports)
+                if text is None:
                     raise OptionError(
                         f"node '{node.name}': conditional_fp32_ops asks for attribute '{attribute}' of {operator}, "
                         f"which this node does not have (it has {', '.join(node.attributes) or 'none'}) and "
                         f"{operator} has no default for; exclude nodes by name with excluded_sym_names instead"
                     )
-                if any(_is_same(found, value) for value in values):
-                    found_nodes[node] = f"conditional: {operator} with {attribute}={found}"
+                if any(_is_same(text, value) for value in values):
+                    found_nodes[node] = f"conditional: {operator} with {attribute}={text}"
         return dataclasses.replace(self, conditional=found_nodes)
 
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
@@ -95,7 +95,7 @@ class MxnetRules(Rules):
         if completes_linear(node, state):
             return Decision("low", "the bias of a matrix product is part of FullyConnected, on the target list", form)
         values = [v for i in sorted(form.inputs) if (v := node.inputs[i]) is not None and not _is_attribute(v)]
-        # With numbers alone an operator of the widest list has no tensor whose type could win: it counts as neutral.
+        # With only numbers an operator of the widest list has no tensor whose type could win: it counts as neutral.
         if key in self.tables.widest and values:
             return _widest(values, form, state)
         available = next((value for value in values if state.has_low(value)), None)
@@ -127,10 +127,10 @@ def _is_attribute(value: ir.Value) -> bool:
 def _attribute_text(node: ir.Node, name: str, imports: Mapping[str, int]) -> str | None:
     """Return an attribute of a node, or its default, as text; None if it has neither."""
     attribute = node.attributes.get(name)
-    found = None if attribute is None or attribute.is_ref() else attribute.value
-    if not isinstance(found, (int, float, str, tuple)):  # a tensor, a graph or nothing
-        found = _default(node, name, imports)
-    return None if found is None else _text(found)
+    content = None if attribute is None or attribute.is_ref() else attribute.value
+    if not isinstance(content, (int, float, str, tuple)):  # a tensor, a graph or nothing
+        content = _default(node, name, imports)
+    return None if content is None else _text(content)
 
 
 def _text(value: object) -> str:
@@ -141,12 +141,12 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _is_same(found: str, value: str) -> bool:
+def _is_same(text: str, value: str) -> bool:
     """Whether two texts are equal, as numbers if both are."""
     try:
-        return float(found) == float(value)
+        return float(text) == float(value)
     except ValueError:
-        return found == value
+        return text == value
 
 
 def _default(node: ir.Node, name: str, imports: Mapping[str, int]) -> object:

@@ -81,26 +81,26 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
     Returns:
         The names of the weights and constants that are low now.
     """
-    given = load(program)
-    policy = dataclasses.replace(policy, use_guard=use_guard is not False, outputs_as_computed=given.has_variables)
-    if policy.copies or (use_guard and _is_unguarded(given, policy)):
+    source = load(program)
+    policy = dataclasses.replace(policy, use_guard=use_guard is not False, outputs_as_computed=source.has_variables)
+    if policy.copies or (use_guard and _is_unguarded(source, policy)):
         return set()
     lists = policy.rules.lists
     for name in sorted({*lists.custom_white_list, *lists.custom_black_list}):
         if is_pattern(name) and not known_operator(name):
             logger.warning("%s: patterns of operators are looked up by transpile alone; it has no effect here", name)
-    work = given.clone()
+    work = source.clone()
     converted = set(prepare_and_convert(work, policy).converted)
     if isinstance(program, onnx.ModelProto):
         program.CopyFrom(work.to_onnx())
     else:
-        if given.is_training:
-            converted |= _low_parameters(given, work, policy.low.dtype)
-        install(given.model, work.model)
-        given.touch()
-        given.notes = work.notes
-        given.before = work.before
-        given.source = None
+        if source.is_training:
+            converted |= _low_parameters(source, work, policy.low.dtype)
+        install(source.model, work.model)
+        source.touch()
+        source.notes = work.notes
+        source.before = work.before
+        source.source = None
     return converted
 
 
@@ -157,11 +157,11 @@ def cast_parameters_to_fp16(
     if scope is not None:
         for name in sorted(set(to_fp16_var_names) & scope.keys()):
             _round_in_scope(scope, name, low, masters.get(name), rewrite=rewrite_master_weight)
-    given = load(program)
-    if given.is_training:
-        _warn_of_missing(given, scope or {}, to_fp16_var_names)
+    loaded = load(program)
+    if loaded.is_training:
+        _warn_of_missing(loaded, scope or {}, to_fp16_var_names)
         return
-    model = given.model
+    model = loaded.model
     held = {str(name): value.dtype for s in scopes(model) for name, value in s.graph.initializers.items()}
     held |= {str(v.name): v.dtype for s in scopes(model) for n in s.graph if n.op_type == "Constant" for v in n.outputs}
     for name in sorted(to_fp16_var_names):

@@ -72,5 +72,5 @@ def _unsupported_reason(key: str, lists: AutoMixedPrecisionLists) -> str:
 
 def _why(key: str, expected: Colour) -> str:
     """Return the reason for the operator's default colour, if that is `expected`."""
-    found, reason = DEFAULT_COLOURS.get(key, (None, ""))
-    return f" ({reason})" if found is expected else ""
+    default, reason = DEFAULT_COLOURS.get(key, (None, ""))
+    return f" ({reason})" if default is expected else ""

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def _default(colour: Colour) -> frozenset[str]:
-    return frozenset(key for key, (found, _) in DEFAULT_COLOURS.items() if found is colour)
+    return frozenset(key for key, (default, _) in DEFAULT_COLOURS.items() if default is colour)
 
 
 DEFAULT_WHITE = _default(Colour.WHITE)
@@ -37,7 +37,7 @@ class AutoMixedPrecisionLists(UserLists):
     Names are ONNX's (`Conv`, `com.microsoft::BiasGelu`) or Paddle's (`conv2d`, `pool2d`), which stand for one or more
     ONNX operators. A few operators have finer classes (`Conv[depthwise]`, `Conv[3d]`, `Gather[embedding]`,
     `MaxPool[indices]`, `Pow[scalar]`). A plain ONNX name covers its classes too, unless one is listed itself; `conv2d`
-    is `Conv` alone. An unknown name is kept, with a warning: it may be an operator of a custom domain. For `transpile`,
+    is only `Conv`. An unknown name is kept, with a warning: it may be an operator of a custom domain. For `transpile`,
     a pattern such as `Reduce.*` stands for the operators whose whole name it matches.
 
     Both formats use the same lists, as in Paddle's static AMP. They hold ONNX's names, and answer to Paddle's too
@@ -109,14 +109,14 @@ class AutoMixedPrecisionLists(UserLists):
         if (white, black, black_varnames) == (before_white, before_black, set(self.black_varnames)):
             return self
         _check_overlap(white, black)
-        made = copy.deepcopy(self)
+        lists = copy.deepcopy(self)
         for key in (before_white - white) | (before_black - black):  # a pattern, which is no operator
-            for keys in (made.white_list, made.black_list, made.unsupported_list):
+            for keys in (lists.white_list, lists.black_list, lists.unsupported_list):
                 keys.discard(key)
-        made.custom_white_list, made.custom_black_list = set(white), set(black)
-        made.black_varnames = set(black_varnames)
-        _move(made, white - before_white, black - before_black)
-        return made
+        lists.custom_white_list, lists.custom_black_list = set(white), set(black)
+        lists.black_varnames = set(black_varnames)
+        _move(lists, white - before_white, black - before_black)
+        return lists
 
     def _warn_of_missing_kernels(self, white: Iterable[str]) -> None:
         for key in sorted(white):
@@ -162,19 +162,19 @@ def _names(names: Iterable[str] | None, argument: str) -> Iterable[str]:
 
 def _resolve(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the operators that the names stand for, and the finer classes that plain ONNX names cover."""
-    found: set[str] = set()
+    resolved: set[str] = set()
     finer: set[str] = set()
-    for given in names:
-        name = given.removeprefix("ai.onnx::")
+    for listed in names:
+        name = listed.removeprefix("ai.onnx::")
         if (operators := paddle_names().get(name)) is not None:
             if not operators:
                 logger.warning("%s has no counterpart in ONNX; listing it has no effect", name)
-            found.update(operators or (name,))
+            resolved.update(operators or (name,))
             continue
         if not known_operator(name) and not is_pattern(name):
             near = near_operators(name)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             logger.warning("%s is neither an operator of ONNX or ONNX Runtime nor a known alias%s", name, hint)
-        found.add(name)
+        resolved.add(name)
         finer.update(finer_classes().get(name, ()))
-    return frozenset(found), frozenset(finer)
+    return frozenset(resolved), frozenset(finer)

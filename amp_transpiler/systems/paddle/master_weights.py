@@ -22,5 +22,5 @@ def newer_value(parameter: np.ndarray, master: np.ndarray, low: np.dtype) -> np.
     """
     value = parameter.astype(np.float32)
     rounded = master.astype(low).astype(np.float32)
-    own = [rounded] if parameter.dtype == low else [rounded, master]
-    return None if any(np.array_equal(value, known, equal_nan=True) for known in own) else value
+    unchanged_values = [rounded] if parameter.dtype == low else [rounded, master]
+    return None if any(np.array_equal(value, known, equal_nan=True) for known in unchanged_values) else value

@@ -36,9 +36,9 @@ class OperatorSet(set[str]):
         return not self == other
 
     def __or__(self, other: AbstractSet[str]) -> OperatorSet:  # type: ignore[override]  # names are all there is
-        found = OperatorSet(self)
-        found.update(other)
-        return found
+        union = OperatorSet(self)
+        union.update(other)
+        return union
 
     def add(self, name: str) -> None:
         """Add an operator, or all that one of Paddle's names stands for."""

@@ -33,10 +33,10 @@ class PaddleRules(Rules):
 
     def can_lower(self, node: ir.Node) -> bool:
         """Whether the lists at the level, or promotion, ever make the operator low."""
-        found = colour(node, self.lists, self.level).colour
-        if found is Colour.UNLISTED:
+        listed_colour = colour(node, self.lists, self.level).colour
+        if listed_colour is Colour.UNLISTED:
             return self.use_promote or self.level.is_pure
-        return found in (Colour.WHITE, Colour.GRAY)
+        return listed_colour in (Colour.WHITE, Colour.GRAY)
 
     def raises(self, node: ir.Node) -> bool:
         """Whether the black list holds for the operator, which in Paddle casts up what is in 16 bits already."""
@@ -51,16 +51,16 @@ class PaddleRules(Rules):
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         """Decide by the lists at the level, then by promotion or the gray rule."""
-        found, reason = colour(node, self.lists, self.level)
-        if found in (Colour.BLACK, Colour.UNSUPPORTED):
+        listed_colour, reason = colour(node, self.lists, self.level)
+        if listed_colour in (Colour.BLACK, Colour.UNSUPPORTED):
             return Decision("high", reason)
-        if found is Colour.WHITE:
+        if listed_colour is Colour.WHITE:
             return Decision("low", reason, form)
         if self.use_promote:
             return self._promoted(node, form, state)
         if self.level.is_pure:
             return Decision("low", f"level {self.level.name}: lower precision wherever possible", form)
-        if found is Colour.GRAY and self.level.lists == "all":
+        if listed_colour is Colour.GRAY and self.level.lists == "all":
             return _gray(node, form, state)
         return Decision("high", reason)
 
@@ -76,7 +76,7 @@ class PaddleRules(Rules):
 
 
 def _gray(node: ir.Node, form: LowForm, state: State) -> Decision:
-    """Decide by Paddle's documented gray rule: a black producer wins, else a white one, else the node is left alone."""
+    """Decide by Paddle's documented gray rule: a black producer wins, else a white one, else the node stays."""
     # Since 2.5 Paddle's code lets the last input win, by the way its loop is written; its documents do not say so.
     producers = [value for value in node.inputs if is_float32(value)]
     leanings = {state.leaning(value): value.name for value in producers}

@@ -101,7 +101,7 @@ def casting_rule(op_type: str, domain: str = "", since: int = 1) -> Callable[[_R
 
 
 class CustomTypeHint(contextlib.ContextDecorator):
-    """Casting rules for a `with` block or a decorated function, in this thread or task alone.
+    """Casting rules for a `with` block or a decorated function, only in this thread or task.
 
     Blocks nest, and the innermost wins.
 
@@ -182,11 +182,11 @@ def _wants_low(node: ir.Node, index: int, hint: Hint, low: LowFormat) -> bool:
     if value is None or dtype == value.dtype:
         return False
     if not is_float32(value):
-        own = dtype_name(value.dtype)
+        source_dtype = dtype_name(value.dtype)
         raise _fault(
             node,
             where,
-            f"None or '{own}', which it is in the source program",
+            f"None or '{source_dtype}', which it is in the source program",
             "return None for inputs that are not float32 there",
         )
     if dtype != low.dtype:
@@ -213,7 +213,9 @@ def _key(name: str) -> _Key:
     if not op_type or (separator and not domain):
         raise OptionError(f"casting rule for {name!r}: expected an operator, 'Op' or 'domain::Op'")
     if not domain and (not known_operator(plain) or plain in paddle_names() or "[" in plain):
-        near = [other for _, found in unknown_operators([plain], ()) for other in found if other not in paddle_names()]
+        near = [
+            other for _, similar in unknown_operators([plain], ()) for other in similar if other not in paddle_names()
+        ]
         hint = f"did you mean {' or '.join(near)}? G" if near else "g"
         raise OptionError(
             f"casting rule for {name!r}: ONNX has no such operator; {hint}ive one of another domain as 'domain::Op'"

@@ -51,10 +51,10 @@ def autocast(
     """
     low = low_format(dtype)
     outputs_low = _stays_low(out_dtype, low)
-    given = load(program)
+    source = load(program)
     if args is not None:
-        _check_args(given, args)
-    work = given.clone()
+        _check_args(source, args)
+    work = source.clone()
     policy = choose_policy(Request(policy="raf", dtype=low.name))
     prepare_and_convert(work, dataclasses.replace(policy, outputs_as_computed=outputs_low))
     if not outputs_low:

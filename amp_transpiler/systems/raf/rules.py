@@ -94,17 +94,17 @@ class RafRules(Rules):
         Raises:
             OptionError: (a ValueError) the user's rule gives impossible hints, or lowers a value of unknown type.
         """
-        found = listed(node, form, self.lists)
-        if found is None and (rule := self._user_rule(node)) is not None:
-            found = self._by_rule(node, rule, form, state)
-        if found is None:
+        decision = listed(node, form, self.lists)
+        if decision is None and (rule := self._user_rule(node)) is not None:
+            decision = self._by_rule(node, rule, form, state)
+        if decision is None:
             return self._by_family(node, form, state)
-        if found.precision == "low" and (untyped := [v.name for v in node.outputs if v.name and v.type is None]):
+        if decision.precision == "low" and (untyped := [v.name for v in node.outputs if v.name and v.type is None]):
             raise OptionError(
                 f"{operator_name(node)}, node '{node.name}', would run in lower precision, but the type of its result "
                 f"'{untyped[0]}' is not known: expected the model to declare it; add it to value_info"
             )
-        return found
+        return decision
 
     def _by_family(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         family = FAMILIES.get(operator_name(node))
@@ -153,7 +153,7 @@ class RafRules(Rules):
         return Decision("low", f"the user's casting rule for {name} wants inputs {inputs} in lower precision", chosen)
 
     def _form_of(self, node: ir.Node, form: LowForm, wanted: frozenset[int], state: State) -> LowForm | None:
-        """Return the form in which just these inputs are low. Without a schema the rule alone decides."""
+        """Return the form in which just these inputs are low. Without a schema only the rule decides."""
         if signature(node.domain, node.op_type, self._opset(node)) is None:
             return LowForm(wanted, form.outputs if wanted == form.inputs else frozenset())
         return state.form_with(node, wanted)

@@ -61,7 +61,7 @@ PRESETS = {
 _RESERVED = ("mp2", "mp3")  # the document's, for a later release
 
 MIXED_OPS = {
-    group: frozenset(operator for operator, found in column("sambanova").items() if found == group)
+    group: frozenset(operator for operator, mixed_group in column("sambanova").items() if mixed_group == group)
     for group in ("gemm", "softmax")
 }
 """Group of `--mixed-ops` -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
@@ -94,11 +94,11 @@ def parse_mixed_ops(names: str | Collection[str]) -> frozenset[str]:
     """
     if not isinstance(names, str) and not isinstance(names, Collection):
         raise OptionError(f"mixed_ops is {names!r}: expected a list of {' and '.join(MIXED_OPS)}")
-    given = names.replace(",", " ").split() if isinstance(names, str) else list(names)
-    found = frozenset(str(name).strip().lower() for name in given if str(name).strip())
-    if unknown := sorted(found - MIXED_OPS.keys()):
+    listed = names.replace(",", " ").split() if isinstance(names, str) else list(names)
+    groups = frozenset(str(name).strip().lower() for name in listed if str(name).strip())
+    if unknown := sorted(groups - MIXED_OPS.keys()):
         raise OptionError(f"unknown mixed operators {unknown[0]!r}: expected {' or '.join(MIXED_OPS)}")
-    return found
+    return groups
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class SambanovaRules(Rules):
 
     @property
     def folds(self) -> bool:
-        """Whether all operators become low; the other presets leave the program's structure alone."""
+        """Whether all operators become low; the other presets keep the program's structure."""
         return self.preset.others
 
     def begin(self, model: ir.Model, *, guarded: bool = False) -> SambanovaRules:  # noqa: ARG002 - the engine heeds it
@@ -196,8 +196,8 @@ class _Conversions:
             for port in ports:
                 cast = next((self._converted[use.value] for use in port.uses if use.value in self._converted), None)
                 if cast is not None:
-                    made = (value for value in port.definitions if (value.producer() is None) == inward)
-                    self._converted.update(dict.fromkeys(made, cast))
+                    values = (value for value in port.definitions if (value.producer() is None) == inward)
+                    self._converted.update(dict.fromkeys(values, cast))
             if inward:
                 for _, body in bodies(node):
                     self._graph(body)

@@ -77,8 +77,8 @@ class TorchRules(Rules):
 
     def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         """Decide by the user's lists, then by torch's class."""
-        if (found := listed(node, form, self.lists)) is not None:
-            return found
+        if (by_list := listed(node, form, self.lists)) is not None:
+            return by_list
         key = operator_name(node)
         if completes_linear(node, state):
             return Decision("low", "torch: the bias of a matrix product is part of linear, in lower precision", form)
