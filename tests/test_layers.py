@@ -23,7 +23,7 @@ def imports() -> nx.DiGraph:
 
 
 def test_the_graph_has_type_only_imports_and_those_inside_functions(imports):
-    assert imports.has_edge("amp_transpiler.report.report", "amp_transpiler.program.program"), "for types alone"
+    assert imports.has_edge("amp_transpiler.report.record", "amp_transpiler.program.program"), "for types alone"
     assert imports.has_edge("amp_transpiler.cli.printing", "amp_transpiler.report.explain"), "inside a function"
 
 

@@ -20,7 +20,7 @@ from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
+from amp_transpiler.report.record import DecisionRow, PredictedTimes, ReportRecord
 from amp_transpiler.report.risks import risks
 from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
@@ -29,7 +29,7 @@ from amp_transpiler.targets.devices import Device
 __all__ = ["add_errors", "predict_times"]
 
 
-def predict_times(report: Report, prepared: Program, policy: Policy, ranges: RangeFaults) -> None:
+def predict_times(report: ReportRecord, prepared: Program, policy: Policy, ranges: RangeFaults) -> None:
     """Predict the time of each node, and have that of one run, in float32 and of the result, predicted when asked for.
 
     The prediction of a whole run takes longer than a conversion, and few callers read it.
@@ -90,7 +90,7 @@ def _times(
     )
 
 
-def _add_prices(report: Report, prepared: Program, policy: Policy) -> None:
+def _add_prices(report: ReportRecord, prepared: Program, policy: Policy) -> None:
     """Add bytes and predicted times to the rows of a report.
 
     Args:
@@ -128,7 +128,7 @@ def _bound(cost: NodeCost, device: Device) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def add_errors(report: Report, prepared: Program, evidence: Evidence, policy: Policy) -> None:
+def add_errors(report: ReportRecord, prepared: Program, evidence: Evidence, policy: Policy) -> None:
     """Add errors, ranges and remedies to the rows of a report, as data showed them, and note what is at risk.
 
     Args:
