@@ -52,7 +52,7 @@ forms = ("as_html", "recipe", "table", "as_json", "sections")
 loaded = lambda: [name for name in forms if f"amp_transpiler.report.{name}" in sys.modules]
 assert loaded() == [], loaded()
 Report("m.onnx", "O1", "float16", "cuda").save_recipe(sys.argv[1])
-assert loaded() == ["recipe"], loaded()
+assert "recipe" in loaded() and "as_html" not in loaded(), loaded()
 """
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "r.toml"], capture_output=True, text=True, check=False
