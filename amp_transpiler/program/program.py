@@ -454,9 +454,9 @@ class Program(StateDictionary):
         """
         if not self.is_training:
             return attach(add_shapes(to_proto(written_model(self))), self)
-        if scope is None:
-            from amp_transpiler.graph.deferred_nodes import refuse_waiting
+        from amp_transpiler.graph.deferred_nodes import refuse_waiting  # here: only a training program needs it
 
+        if scope is None:
             refuse_waiting(self.model, repr(self))
             return add_shapes(to_proto(written_model(self)))
         assembled = assemble(self, self.outputs, updates=False)
