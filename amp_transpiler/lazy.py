@@ -1,15 +1,42 @@
-"""Packages whose public names are imported when they are first used."""
+"""Modules that are imported by name, when they are first used: a package's public names, and single modules.
+
+Only this module imports modules of the package by name (and `aliases`, which is a part of the import system). Tools
+that follow imports cannot see such an import, so tests/test_layers.py lists who asks for one, and why.
+"""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from amp_transpiler.garbage import collection_paused
 
-__all__ = ["lazy_names"]
+__all__ = ["import_folder", "import_late", "lazy_names"]
+
+
+def import_late(module: str, name: str | None = None) -> Any:
+    """Return a module of this package that is found by name, or something in it.
+
+    Args:
+        module: the module's full name.
+        name: what to take from it; the module itself unless given.
+    """
+    imported = importlib.import_module(module)
+    return imported if name is None else getattr(imported, name)
+
+
+def import_folder(package: str, path: Iterable[str]) -> None:
+    """Import every module that lies directly in a package.
+
+    Args:
+        package: the package's full name.
+        path: its `__path__`.
+    """
+    for module in pkgutil.iter_modules(path):
+        importlib.import_module(f"{package}.{module.name}")
 
 
 def lazy_names(

@@ -23,7 +23,7 @@ def imports() -> nx.DiGraph:
 
 
 def test_the_graph_has_type_only_imports_and_those_inside_functions(imports):
-    assert imports.has_edge("amp_transpiler.report.report", "amp_transpiler.program.program"), "for types alone"
+    assert imports.has_edge("amp_transpiler.report.record", "amp_transpiler.program.program"), "for types alone"
     assert imports.has_edge("amp_transpiler.cli.printing", "amp_transpiler.report.explain"), "inside a function"
 
 
@@ -67,3 +67,110 @@ def test_the_package_imports_nothing_of_the_programs_beside_it():
 )
 def test_an_import_of_the_lab_is_seen(source):
     assert len(foreign_imports(source, {"lab", "launches", "corpus"})) == 1
+
+
+BY_NAME = {"import_module", "__import__", "resolve_name", "run_module", "exec_module", "load_module"}
+
+# Files that import by name, and what. Modules of the package itself are only for `lazy` and `aliases`.
+MAY_IMPORT_BY_NAME = {
+    "lazy.py": "the one place that imports modules of the package by name",
+    "aliases.py": "a part of the import system: a second name for a module of Paddle's namespace",
+    "late_sympy.py": "a part of the import system: sympy, and the module of onnx_ir that reads it",
+    "files/mentions.py": "modules of the standard library that a Python may lack: gzip, bz2, lzma",
+    "verification/user_metric.py": "the file of a user's own metric",
+}
+
+# Files that ask `lazy` for a module of the package, and why an import statement does not do.
+MAY_ASK_LAZY = {
+    "program/hooks.py": "what Paddle's layer provides to programs and variables, which lie below it",
+    "paddle/static/io.py": "names of Paddle's static.io that lie in modules on top of it",
+    "systems/registry.py": "a table of classes, of which one is imported",
+    "autodiff/rules/__init__.py": "every file of a folder",
+}
+
+
+def uses_of(source, functions):
+    """Where a file uses one of some functions, called or not, and under any name that an import gives it."""
+    tree = ast.parse(source)
+    names = set(functions)
+    uses = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname for alias in node.names if alias.name in functions and alias.asname}
+        elif isinstance(node, ast.Attribute) and node.attr in functions:
+            uses.append(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+            uses += [word for word in node.args if isinstance(word, ast.Constant) and word.value in functions]
+    uses += [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
+    return [f"line {node.lineno}: {ast.unparse(node)}" for node in uses]
+
+
+def uses_in_the_package(functions):
+    folder = ROOT / "amp_transpiler"
+    files = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    hits = {name: source for name, source in files.items() if any(function in source for function in functions)}
+    uses = {name: uses_of(source, functions) for name, source in hits.items()}
+    return {name: lines for name, lines in uses.items() if lines}
+
+
+def test_only_lazy_imports_own_modules_by_name():
+    """Such an import is invisible to the tests above and to import-linter: it may go up, or hide a circle."""
+    uses = uses_in_the_package(BY_NAME)
+    assert {name: lines for name, lines in uses.items() if name not in MAY_IMPORT_BY_NAME} == {}
+    assert set(MAY_IMPORT_BY_NAME) == set(uses), "a file of the list does so no more"
+
+
+def test_who_asks_lazy_for_a_module_is_listed_with_the_reason():
+    assert set(uses_in_the_package({"import_late", "import_folder"})) - {"lazy.py"} == set(MAY_ASK_LAZY)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\nimportlib.import_module('amp_transpiler.report.recipe')",
+        "import importlib\nimportlib.import_module(f'amp_transpiler.paddle.{name}')",
+        "import importlib\nimportlib.import_module(f'{__name__}.{name}')",
+        "import importlib\nHOME = 'amp_transpiler.paddle'\ndef f():\n    return importlib.import_module(HOME)",
+        "import importlib\nimportlib.import_module('.recipe', __package__)",
+        "import importlib as il\nil.import_module('amp_transpiler.report')",
+        "from importlib import import_module\nimport_module('amp_transpiler.report')",
+        "from importlib import import_module as load\nload('amp_transpiler.report')",
+        "import importlib\nload = importlib.import_module",
+        "import importlib\nmodules = list(map(importlib.import_module, NAMES))",
+        "__import__('amp_transpiler.report')",
+        "import builtins\nbuiltins.__import__('amp_transpiler.report')",
+        "import pkgutil\npkgutil.resolve_name('amp_transpiler.report:Report')",
+        "import importlib\ngetattr(importlib, 'import_module')('amp_transpiler.report')",
+    ],
+)
+def test_an_import_by_name_is_seen(source):
+    assert len(uses_of(source, BY_NAME)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import amp_transpiler.report",
+        "from amp_transpiler.report import recipe",
+        "import importlib\nimportlib.invalidate_caches()",
+        "'import_module'",
+        "import sys\nsys.modules['amp_transpiler']",
+        "getattr(report, 'verdict')",
+    ],
+)
+def test_what_is_no_import_by_name_is_let_through(source):
+    assert uses_of(source, BY_NAME) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from amp_transpiler.lazy import import_late\nimport_late('amp_transpiler.report')",
+        "from amp_transpiler.lazy import import_late as late\nlate('amp_transpiler.report')",
+        "from amp_transpiler import lazy\nlazy.import_late('amp_transpiler.report')",
+        "from amp_transpiler.lazy import import_folder\nimport_folder(__name__, __path__)",
+        "import amp_transpiler.lazy\namp_transpiler.lazy.import_late('amp_transpiler.report')",
+    ],
+)
+def test_who_asks_lazy_is_seen(source):
+    assert len(uses_of(source, {"import_late", "import_folder"})) == 1

@@ -30,7 +30,6 @@ from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.program.assemble import assemble, with_values, written_model
-from amp_transpiler.program.operands import is_operand, operate
 from amp_transpiler.program.state_dictionary import StateDictionary, StoredVariable
 from amp_transpiler.program.training_info import Merged, attach
 from amp_transpiler.program.variable_operators import VariableOperators
@@ -455,9 +454,9 @@ class Program(StateDictionary):
         """
         if not self.is_training:
             return attach(add_shapes(to_proto(written_model(self))), self)
-        if scope is None:
-            from amp_transpiler.graph.deferred_nodes import refuse_waiting
+        from amp_transpiler.graph.deferred_nodes import refuse_waiting  # here: only a training program needs it
 
+        if scope is None:
             refuse_waiting(self.model, repr(self))
             return add_shapes(to_proto(written_model(self)))
         assembled = assemble(self, self.outputs, updates=False)
@@ -548,6 +547,8 @@ class Variable(StoredVariable, VariableOperators):
         return Variable(self.program, str(value.name))
 
     def _with(self, op_type: str, other: Any, *, swapped: bool = False) -> Variable:
+        from amp_transpiler.program.operands import is_operand, operate  # here: only who builds a program needs it
+
         if not isinstance(other, Variable) and not is_operand(other):
             return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
         if isinstance(other, Variable) and other.program is not self.program:

@@ -1,26 +1,18 @@
-"""`Program.state_dict`, `Variable.get_value` and their setters. Values lie in a scope, which higher layers know."""
+"""`Program.state_dict`, `Variable.get_value` and their setters. A layer above provides the values, see `hooks`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.program.hooks import scope_values
 
-__all__ = ["Mode", "StateDictionary", "StoredVariable", "provide_state"]
+__all__ = ["Mode", "StateDictionary", "StoredVariable"]
 
 Mode: TypeAlias = Literal["all", "param", "opt"]
-_Read: TypeAlias = "Callable[[Any, Mode, Any, Sequence[str] | None], dict[str, np.ndarray]]"
-_Write: TypeAlias = "Callable[[Any, Mapping[str, Any], Any], None]"
-
-_provided: dict[str, tuple[_Read, _Write]] = {}
-
-
-def provide_state(read: _Read, write: _Write) -> None:
-    """Say how a program's persistable values are read from a scope, and how they are set there."""
-    _provided["scopes"] = read, write
 
 
 class StateDictionary:
@@ -39,7 +31,7 @@ class StateDictionary:
         """
         if mode not in ("all", "param", "opt"):
             raise OptionError(f"state_dict: mode must be 'all', 'param' or 'opt', got {mode!r}")
-        return _functions()[0](self, mode, scope, None)
+        return scope_values().program_state(self, mode, scope, None)
 
     def set_state_dict(self, state_dict: Mapping[str, Any], scope: Any = None) -> None:
         """Set those persistable values that a dictionary has, as `static.set_program_state` does.
@@ -51,7 +43,7 @@ class StateDictionary:
         Raises:
             InputError: a value has another shape or kind of number, or the startup program has not run in the scope.
         """
-        _functions()[1](self, state_dict, scope)
+        scope_values().set_program_state(self, state_dict, scope)
 
 
 class StoredVariable:
@@ -80,7 +72,7 @@ class StoredVariable:
         """
         if self.name not in self._program().persistables:
             raise InputError(f"'{self.name}' has a value only while a program runs: fetch it")
-        return _functions()[0](self._program(), "all", scope, [self.name])[self.name]
+        return scope_values().program_state(self._program(), "all", scope, [self.name])[self.name]
 
     def set_value(self, value: Any, scope: Any = None) -> None:
         """Set the value of a persistable variable, and that of its master weight.
@@ -95,10 +87,4 @@ class StoredVariable:
         """
         if self.name not in self._program().persistables:
             raise InputError(f"'{self.name}' has a value only while a program runs: feed an input instead")
-        _functions()[1](self._program(), {self.name: value}, scope)
-
-
-def _functions() -> tuple[_Read, _Write]:
-    if not _provided:
-        raise InputError("there is no scope yet: run the startup program with an Executor first")
-    return _provided["scopes"]
+        scope_values().set_program_state(self._program(), {self.name: value}, scope)

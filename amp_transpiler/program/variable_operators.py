@@ -1,21 +1,20 @@
 """Operators of Python on variables: they append nodes; what needs a value is refused in words.
 
-The functions on tensors are methods of variables, too. They are above this layer, so they are found by name.
+The functions on tensors are methods of variables, too. A layer above provides them, see `hooks`.
 """
 
 from __future__ import annotations
 
 import abc
 import functools
-import importlib
 from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 
-__all__ = ["VariableOperators"]
+from amp_transpiler.program.hooks import variable_methods
 
-_METHODS = "amp_transpiler.paddle.tensor.methods"  # the module whose METHODS and PROPERTIES variables have
+__all__ = ["VariableOperators"]
 
 
 class VariableOperators(abc.ABC):
@@ -108,22 +107,22 @@ class VariableOperators(abc.ABC):
     # Functions on tensors as methods.
 
     def _method(self, name: str, *args: Any) -> Any:
-        return importlib.import_module(_METHODS).METHODS[name](self, *args)
+        return variable_methods().METHODS[name](self, *args)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
-            found = importlib.import_module(_METHODS)
-            if name in found.METHODS:
-                return functools.partial(found.METHODS[name], self)
-            if name in found.PROPERTIES:
-                return found.PROPERTIES[name](self)
-            if reason := found.why_not(name):
+            provided = variable_methods()
+            if name in provided.METHODS:
+                return functools.partial(provided.METHODS[name], self)
+            if name in provided.PROPERTIES:
+                return provided.PROPERTIES[name](self)
+            if reason := provided.why_not(name):
                 raise AttributeError(f"variables have no attribute {name!r}: {reason}")
         raise AttributeError(f"variables have no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        found = importlib.import_module(_METHODS)
-        return sorted({*super().__dir__(), *found.METHODS, *found.PROPERTIES})
+        provided = variable_methods()
+        return sorted({*super().__dir__(), *provided.METHODS, *provided.PROPERTIES})
 
     # Comparisons, element by element.
 

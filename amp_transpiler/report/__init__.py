@@ -3,14 +3,14 @@
 from amp_transpiler.report.comparison import OutputComparison
 from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
-from amp_transpiler.report.report import (
+from amp_transpiler.report.record import (
     CastRow,
     DecisionRow,
     FrontierPoint,
     MetricValue,
     PredictedTimes,
-    Report,
 )
+from amp_transpiler.report.report import Report
 from amp_transpiler.report.steps import StateWay, StepsComparison
 from amp_transpiler.report.verdict import Verdict
 

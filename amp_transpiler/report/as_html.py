@@ -25,7 +25,7 @@ from amp_transpiler.report.headline import headline, kept_words, predicted_words
 from amp_transpiler.report.page_table import Cell, PageTable
 from amp_transpiler.report.picture import HEATS, levels_of
 from amp_transpiler.report.precision import KINDS, kind_of
-from amp_transpiler.report.report import Report
+from amp_transpiler.report.record import ReportRecord
 from amp_transpiler.report.table import human_bytes, outputs_worst_first, printable
 from amp_transpiler.report.verdict import tone_of
 from amp_transpiler.report.wording import percent, precision_name, remarks, target_words, training_words
@@ -50,7 +50,7 @@ _FRONTIER = (
 )
 
 
-def page(reports: Sequence[tuple[Report, str | None]]) -> str:
+def page(reports: Sequence[tuple[ReportRecord, str | None]]) -> str:
     """Return a whole HTML document.
 
     Args:
@@ -61,7 +61,7 @@ def page(reports: Sequence[tuple[Report, str | None]]) -> str:
     return render("page.html", title=f"amp-transpile: {title}", models=models)
 
 
-def summary(report: Report) -> str:
+def summary(report: ReportRecord) -> str:
     """Return a few lines for a notebook, which has styles of its own: the counts, the worst outputs and the verdict."""
     counts = ", ".join(
         f"{sum(kind_of(row.precision) == precision for row in report.decisions)} {precision_name(precision, report)}"
@@ -132,7 +132,7 @@ def _shown(value: object) -> object:
     return value if isinstance(value, Markup) else printable(value)
 
 
-def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
+def _model(report: ReportRecord, error: str | None, anchor: str) -> dict[str, Any]:
     """Return what the template shows of a model."""
     rows = f"{anchor}-n"
     report.priced_decisions()
@@ -181,7 +181,7 @@ def _model(report: Report, error: str | None, anchor: str) -> dict[str, Any]:
     }
 
 
-def _nodes_words(report: Report) -> str:
+def _nodes_words(report: ReportRecord) -> str:
     """Say what in the table of nodes does not explain itself."""
     words = [_ATTRIBUTES] if any(row.attributes for row in report.decisions) else []
     if any(row.histogram for row in report.decisions):
@@ -206,7 +206,7 @@ def _before_after(before: int, after: int) -> str:
     return str(before) if before == after else f"{before} → {after}"
 
 
-def _tiles(report: Report) -> list[tuple[str, str]]:
+def _tiles(report: ReportRecord) -> list[tuple[str, str]]:
     choice = report.low_nodes + report.high_nodes
     share = f"{report.low_nodes / choice:.0%}" if choice else "-"
     tiles = [

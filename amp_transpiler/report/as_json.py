@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from amp_transpiler.report.report import Report
+from amp_transpiler.report.record import ReportRecord
 from amp_transpiler.report.wording import remarks
 from amp_transpiler.version import __version__
 from amp_transpiler.wheels import installed_wheels
@@ -23,7 +23,7 @@ FORMAT = 2  # raised when a key or a word is renamed or removed, not when one is
 _PACKAGES = ("onnx", "onnx-ir", "numpy", "ml_dtypes", "scipy")
 
 
-def report_as_dict(report: Report) -> dict[str, Any]:
+def report_as_dict(report: ReportRecord) -> dict[str, Any]:
     """Return every field of `report` except the program and its picture, and its predicted times, as JSON values.
 
     The notes are those that the table has, all of them.

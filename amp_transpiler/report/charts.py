@@ -9,7 +9,7 @@ from html import escape
 
 from amp_transpiler.report.figures import has_floats
 from amp_transpiler.report.precision import KINDS, Kind, kind_of
-from amp_transpiler.report.report import OutputComparison, Report
+from amp_transpiler.report.record import OutputComparison, ReportRecord
 from amp_transpiler.report.table import outputs_worst_first, printable
 from amp_transpiler.report.wording import percent, precision_name
 
@@ -25,7 +25,7 @@ _BAR = 14
 _DECADES = (-7, 0)
 
 
-def operator_chart(report: Report) -> str:
+def operator_chart(report: ReportRecord) -> str:
     """Return an SVG bar for each operator, the most frequent first: its nodes by precision."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for row in report.decisions:

@@ -20,7 +20,8 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.attributes import attribute_words
 from amp_transpiler.report.precision import Precision, kind_of
-from amp_transpiler.report.report import CastRow, DecisionRow, Report
+from amp_transpiler.report.record import CastRow, DecisionRow, ReportRecord
+from amp_transpiler.report.report import Report
 from amp_transpiler.report.verdict import Verdict
 
 __all__ = ["describe_copy", "describe_needless", "describe_result", "describe_source"]
@@ -63,7 +64,7 @@ def _file_bytes(program: Program) -> int | None:
     return sum(file.stat().st_size for file in {program.source, *external_files(program.model)})
 
 
-def describe_result(report: Report, program: Program, conversion: Conversion, policy: Policy) -> None:
+def describe_result(report: ReportRecord, program: Program, conversion: Conversion, policy: Policy) -> None:
     """Add the decisions and the state of the result to `report`, as a policy has made it."""
     decisions = conversion.assignment.decisions
     report.program = program
@@ -82,7 +83,7 @@ def describe_result(report: Report, program: Program, conversion: Conversion, po
     report.notes = (*program.notes, *report.notes)
 
 
-def describe_needless(report: Report, trial: Program, conversion: Conversion, written: int | None) -> None:
+def describe_needless(report: ReportRecord, trial: Program, conversion: Conversion, written: int | None) -> None:
     """Describe a source that is what was asked for already.
 
     Args:
@@ -149,7 +150,7 @@ def _dtype(value: ir.Value) -> str:
     return "?" if value.dtype is None else dtype_name(value.dtype)
 
 
-def describe_copy(report: Report, source: Program, written: int | None) -> None:
+def describe_copy(report: ReportRecord, source: Program, written: int | None) -> None:
     """Describe a copy of the source in `report`.
 
     Args:

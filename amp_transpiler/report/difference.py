@@ -13,7 +13,7 @@ from rich.text import Text
 
 from amp_transpiler.phrases import first_few
 from amp_transpiler.report.page_table import Cell, Column, PageTable, table_of
-from amp_transpiler.report.report import OutputComparison
+from amp_transpiler.report.record import OutputComparison
 from amp_transpiler.report.sections import outputs_table
 from amp_transpiler.report.table import human_bytes, outputs_text, outputs_worst_first, printable
 from amp_transpiler.report.text_table import text_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.report import Report
+from amp_transpiler.report.record import ReportRecord
 from amp_transpiler.report.table import printable
 from amp_transpiler.report.wording import precision_name
 
@@ -14,7 +14,7 @@ __all__ = ["explain_lines"]
 _WIDEST = 48  # characters of a column; a longer name shifts only its own line
 
 
-def explain_lines(report: Report) -> Iterator[str]:
+def explain_lines(report: ReportRecord) -> Iterator[str]:
     """Yield a heading and then, for every node in program order, precision, operator, name, scope and reason."""
     rows = [
         tuple(map(_cell, (precision_name(kind_of(row.precision), report), row.op, row.name, row.scope, row.reason)))

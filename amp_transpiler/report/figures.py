@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
-from amp_transpiler.report.report import OutputComparison
+from amp_transpiler.report.record import OutputComparison
 from amp_transpiler.report.wording import human_number, percent
 
 __all__ = ["FIGURES", "Figure", "figures_of", "has_floats", "share_that_agrees"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from amp_transpiler.report.report import FrontierPoint
+from amp_transpiler.report.record import FrontierPoint
 from amp_transpiler.report.wording import human_time, percent
 
 __all__ = ["frontier_chart"]

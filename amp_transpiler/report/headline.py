@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from amp_transpiler.report.figures import has_floats
-from amp_transpiler.report.report import NOTICEABLE, Report
+from amp_transpiler.report.record import NOTICEABLE, ReportRecord
 from amp_transpiler.report.wording import human_time, percent, speed_words
 
 __all__ = ["headline", "kept_words", "predicted_words", "slower_words"]
@@ -13,7 +13,7 @@ __all__ = ["headline", "kept_words", "predicted_words", "slower_words"]
 _BY_LAUNCHES = 1.1  # times that of a CUDA graph: from there on launches decide about the time of a plain session
 
 
-def kept_words(report: Report) -> str:
+def kept_words(report: ReportRecord) -> str:
     """Return that the model was kept in float32, why, and from where on it would gain; else nothing."""
     if not report.kept_float32:
         return ""
@@ -31,7 +31,7 @@ def kept_words(report: Report) -> str:
     return f"kept float32: {report.dtype} is predicted no faster at these shapes on {report.device}: {times}{pays}"
 
 
-def slower_words(report: Report) -> str:
+def slower_words(report: ReportRecord) -> str:
     """Return that the result is predicted slower than fp32, by how much, and from where on it pays; else nothing."""
     before, after = report.predicted_ms
     if not report.slower or before is None or after is None:
@@ -43,7 +43,7 @@ def slower_words(report: Report) -> str:
     )
 
 
-def predicted_words(report: Report) -> str:
+def predicted_words(report: ReportRecord) -> str:
     """Return the predicted times, `1.8 ms instead of 3.1 ms on H100 (1.7 times as fast)`; nothing if unknown.
 
     Where launches decide about them, those of a CUDA graph follow.
@@ -55,7 +55,7 @@ def predicted_words(report: Report) -> str:
     return plain
 
 
-def _is_by_launches(report: Report) -> bool:
+def _is_by_launches(report: ReportRecord) -> bool:
     pairs = zip(report.predicted_ms, report.predicted_graph_ms, strict=True)
     return any(plain is not None and graph is not None and plain > _BY_LAUNCHES * graph for plain, graph in pairs)
 
@@ -68,7 +68,7 @@ def _times_in_words(before: float | None, after: float | None, where: str = "") 
     return f"{human_time(after)} instead of {human_time(before)}{where} ({speed_words(before, after)})"
 
 
-def headline(report: Report) -> str:
+def headline(report: ReportRecord) -> str:
     """Return the result in a sentence: what runs in the low format, how fast, and how far off."""
     if report.is_copy:
         return "The result is a copy of the source: nothing was changed."

@@ -13,7 +13,7 @@ from html import escape
 
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.program.program import Program
-from amp_transpiler.report.report import DecisionRow, Report
+from amp_transpiler.report.record import DecisionRow, ReportRecord
 from amp_transpiler.report.table import printable
 from amp_transpiler.report.wording import human_time, percent
 from amp_transpiler.report.worst import squared_error_shares
@@ -70,7 +70,7 @@ def _drawn(graph: Outline) -> Outline:
     return dataclasses.replace(graph, nodes=nodes)
 
 
-def levels_of(report: Report, prefix: str) -> tuple[Level, ...]:
+def levels_of(report: ReportRecord, prefix: str) -> tuple[Level, ...]:
     """Return the levels of the converted graph and of its bodies; none if it is too large, or gone.
 
     Args:
@@ -89,7 +89,7 @@ def levels_of(report: Report, prefix: str) -> tuple[Level, ...]:
 class _Facts:
     """What the report knows about nodes, by their names."""
 
-    def __init__(self, report: Report, prefix: str) -> None:
+    def __init__(self, report: ReportRecord, prefix: str) -> None:
         self.rows: Mapping[str, DecisionRow] = {row.name: row for row in report.decisions}
         self.anchors = {row.name: f"{prefix}n{index}" for index, row in enumerate(report.decisions)}
         self.shares = squared_error_shares(report)

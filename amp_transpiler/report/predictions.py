@@ -20,7 +20,7 @@ from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.report import DecisionRow, PredictedTimes, Report
+from amp_transpiler.report.record import DecisionRow, PredictedTimes, ReportRecord
 from amp_transpiler.report.risks import risks
 from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
@@ -30,7 +30,7 @@ __all__ = ["add_errors", "predict_times"]
 
 
 def predict_times(
-    report: Report, prepared: Program, policy: Policy, ranges: RangeFaults, *, at_once: bool = False
+    report: ReportRecord, prepared: Program, policy: Policy, ranges: RangeFaults, *, at_once: bool = False
 ) -> None:
     """Have the time of each node, and of one run in float32 and of the result, predicted as soon as it is asked for.
 
@@ -127,7 +127,7 @@ def _bound(cost: NodeCost, device: Device) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def add_errors(report: Report, prepared: Program, evidence: Evidence, policy: Policy) -> None:
+def add_errors(report: ReportRecord, prepared: Program, evidence: Evidence, policy: Policy) -> None:
     """Add errors, ranges and remedies to the rows of a report, as data showed them, and note what is at risk.
 
     Args:

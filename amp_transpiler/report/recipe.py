@@ -36,7 +36,7 @@ from amp_transpiler.precision.policy import Settled
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.report import DecisionRow, Report
+from amp_transpiler.report.record import DecisionRow, ReportRecord
 
 __all__ = ["REPLAYED", "Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
 
@@ -167,7 +167,7 @@ class Recipe:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, report: Report) -> Recipe:
+    def of(cls, report: ReportRecord) -> Recipe:
         """Return the recipe of a conversion."""
         nodes = {
             row.name: RecordedNode(row.op, kind, row.reason)
@@ -268,7 +268,7 @@ class Recipe:
         return said
 
 
-def save_recipe(report: Report, path: str | os.PathLike[str]) -> None:
+def save_recipe(report: ReportRecord, path: str | os.PathLike[str]) -> None:
     """Write the recipe of a conversion.
 
     Raises:

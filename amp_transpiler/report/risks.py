@@ -12,7 +12,7 @@ from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overfl
 from amp_transpiler.precision.pole_operators import input_at_pole
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.report import Report
+from amp_transpiler.report.record import ReportRecord
 from amp_transpiler.report.wording import percent
 
 __all__ = ["risks"]
@@ -20,7 +20,7 @@ __all__ = ["risks"]
 _MOST_NAMED = 5
 
 
-def risks(report: Report, nodes: Mapping[str, ir.Node], evidence: Evidence, policy: Policy) -> Iterator[str]:
+def risks(report: ReportRecord, nodes: Mapping[str, ir.Node], evidence: Evidence, policy: Policy) -> Iterator[str]:
     """Yield what the user's data show to be near the limits of the low format, a sentence for each kind.
 
     Args:

@@ -14,7 +14,7 @@ from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.page_table import Cell, Column, PageTable, table_of
 from amp_transpiler.report.precision import KINDS, Kind, kind_of
 from amp_transpiler.report.range_picture import range_picture, range_words
-from amp_transpiler.report.report import CastRow, DecisionRow, FrontierPoint, OutputComparison, Report
+from amp_transpiler.report.record import CastRow, DecisionRow, FrontierPoint, OutputComparison, ReportRecord
 from amp_transpiler.report.steps import StateWay
 from amp_transpiler.report.table import human_bytes, outputs_worst_first
 from amp_transpiler.report.wording import (
@@ -74,7 +74,7 @@ def _number(text: str) -> float:
         return -1.0
 
 
-def states_table(report: Report) -> PageTable:
+def states_table(report: ReportRecord) -> PageTable:
     """Return the states of a training step, each with its master and why it is one."""
     columns: list[Column[State]] = [
         Column("state", lambda state: state.input, code=True),
@@ -86,7 +86,7 @@ def states_table(report: Report) -> PageTable:
     return table_of("States of the training step", columns, report.states)
 
 
-def steps_table(report: Report) -> PageTable:
+def steps_table(report: ReportRecord) -> PageTable:
     """Return the ways of a training step's states, the furthest off first."""
     ways = () if report.steps is None else report.steps.states.values()
     columns: list[Column[StateWay]] = [
@@ -110,7 +110,7 @@ def steps_table(report: Report) -> PageTable:
     return table_of("Ways of the states", columns, ordered)
 
 
-def reasons_table(report: Report) -> PageTable:
+def reasons_table(report: ReportRecord) -> PageTable:
     """Return how many nodes of each precision there are for each reason."""
     rows = [(precision, *found) for precision in KINDS for found in reasons(report, precision)]
     columns: list[Column[tuple[Kind, str, int]]] = [
@@ -121,7 +121,7 @@ def reasons_table(report: Report) -> PageTable:
     return table_of("Reasons", columns, rows)
 
 
-def _node_columns(report: Report) -> dict[str, Column[DecisionRow]]:
+def _node_columns(report: ReportRecord) -> dict[str, Column[DecisionRow]]:
     """Return the columns of tables of nodes. What the report does not know of any node is left out."""
     low = float_format(report.dtype)
     columns: Sequence[Column[DecisionRow]] = (
@@ -188,7 +188,7 @@ def _range_words(row: DecisionRow) -> str:
     return f"{row.largest:.4g}{sample}"
 
 
-def nodes_table(report: Report, anchor: str = "") -> PageTable:
+def nodes_table(report: ReportRecord, anchor: str = "") -> PageTable:
     """Return all nodes, in program order, to be sorted and filtered.
 
     Args:
@@ -206,7 +206,7 @@ def nodes_table(report: Report, anchor: str = "") -> PageTable:
     )
 
 
-def times_table(report: Report) -> PageTable:
+def times_table(report: ReportRecord) -> PageTable:
     """Return the predicted time of each operator's nodes, the longest first, and what bounds most of it."""
     by_operator: dict[str, list[DecisionRow]] = {}
     for row in report.decisions:
@@ -241,22 +241,22 @@ def _bounds(rows: Sequence[DecisionRow]) -> str:
 _SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32", "bound by", "reason", "to change it")
 
 
-def sources_table(report: Report) -> PageTable:
+def sources_table(report: ReportRecord) -> PageTable:
     """Return the low nodes that spoil the result most."""
     return _short_table("Worst error sources", report, worst_sources(report))
 
 
-def costly_table(report: Report) -> PageTable:
+def costly_table(report: ReportRecord) -> PageTable:
     """Return the float32 nodes that take the longest."""
     return _short_table("Costliest float32 nodes", report, costliest_fp32(report))
 
 
-def _short_table(label: str, report: Report, rows: Sequence[DecisionRow]) -> PageTable:
+def _short_table(label: str, report: ReportRecord, rows: Sequence[DecisionRow]) -> PageTable:
     columns = _node_columns(report)
     return table_of(label, [columns[name] for name in _SHORT], rows)
 
 
-def casts_table(report: Report) -> PageTable:
+def casts_table(report: ReportRecord) -> PageTable:
     """Return where the inserted casts are."""
     columns: list[Column[CastRow]] = [
         Column("value", lambda cast: cast.value, code=True),
@@ -272,7 +272,7 @@ def _readers(cast: CastRow) -> str:
     return first_few(cast.readers) if cast.readers else "output"
 
 
-def frontier_table(report: Report) -> PageTable:
+def frontier_table(report: ReportRecord) -> PageTable:
     """Return the points of the frontier, from the most exact to the least."""
     columns: list[Column[FrontierPoint]] = [
         Column("point", lambda point: "chosen" if point.chosen else ""),

@@ -17,7 +17,7 @@ from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.report.figures import Figure, figures_of
 from amp_transpiler.report.headline import kept_words, predicted_words, slower_words
 from amp_transpiler.report.precision import KINDS, Kind
-from amp_transpiler.report.report import OutputComparison, Report
+from amp_transpiler.report.record import OutputComparison, ReportRecord
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import (
     opset_words,
@@ -83,7 +83,7 @@ def outputs_worst_first(outputs: Iterable[OutputComparison]) -> list[OutputCompa
     return sorted(outputs, key=badness)
 
 
-def summary(report: Report, *, failed: bool = False) -> RenderableType:
+def summary(report: ReportRecord, *, failed: bool = False) -> RenderableType:
     """Return the report for `rich` to print: one screen, readable at 80 columns and without colour.
 
     Args:
@@ -102,7 +102,7 @@ def summary(report: Report, *, failed: bool = False) -> RenderableType:
     return Group(*parts)
 
 
-def _frontier(report: Report) -> RenderableType:
+def _frontier(report: ReportRecord) -> RenderableType:
     """Return the curve between error and cost; what is carried out is marked."""
     table = Table(
         box=None, padding=(0, 2), title="from fastest to most exact", title_justify="left", title_style="bold"
@@ -118,7 +118,7 @@ def _frontier(report: Report) -> RenderableType:
     return table
 
 
-def _title(report: Report, *, failed: bool) -> Text:
+def _title(report: ReportRecord, *, failed: bool) -> Text:
     target = "nothing written" if report.destination is None or failed else printable(report.destination)
     line = Text(f"{printable(report.source)} -> {target}", style="bold", overflow="fold")
     to = "" if report.is_copy else f" {report.dtype}, {target_words(report)},"
@@ -126,7 +126,7 @@ def _title(report: Report, *, failed: bool) -> Text:
     return line
 
 
-def _facts(report: Report, *, failed: bool) -> RenderableType:
+def _facts(report: ReportRecord, *, failed: bool) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -160,7 +160,7 @@ def _facts(report: Report, *, failed: bool) -> RenderableType:
     return Padding(grid, (0, 0, 0, 2), expand=False)
 
 
-def _add_predicted(grid: Table, report: Report) -> None:
+def _add_predicted(grid: Table, report: ReportRecord) -> None:
     """Add the predicted times, and below them what they are made of."""
     if predicted := predicted_words(report):
         grid.add_row("predicted", Text(printable(predicted)))
@@ -168,7 +168,7 @@ def _add_predicted(grid: Table, report: Report) -> None:
             grid.add_row("", report.predicted_from)
 
 
-def _node_counts(report: Report) -> Text:
+def _node_counts(report: ReportRecord) -> Text:
     unchanged = report.nodes - report.low_nodes - report.high_nodes
     line = Text(f"{report.nodes}: ")
     if report.dtype != "float32":  # which is no choice beside itself
@@ -181,7 +181,7 @@ def _node_counts(report: Report) -> Text:
     return line
 
 
-def _reasons(report: Report, precision: Kind) -> RenderableType | None:
+def _reasons(report: ReportRecord, precision: Kind) -> RenderableType | None:
     rows = reasons(report, precision)
     if not rows:
         return None
@@ -199,7 +199,7 @@ def _reasons(report: Report, precision: Kind) -> RenderableType | None:
     return grid
 
 
-def _missing(report: Report) -> str:
+def _missing(report: ReportRecord) -> str:
     ops = sorted(report.missing_kernels.items(), key=lambda item: (-item[1], item[0]))
     named = first_few([f"{printable(op)} {count}" for op, count in ops], 8)
     return f"in {report.dtype} on {report.target}: {named}"
@@ -212,7 +212,7 @@ def _sizes(before: int | None, after: int | None) -> str:
     return text
 
 
-def _verdict_style(report: Report, *, failed: bool) -> str:
+def _verdict_style(report: ReportRecord, *, failed: bool) -> str:
     tone = "bad" if failed else tone_of(report.verdict_word)
     return f"bold {_TONES[tone]}"
 
@@ -225,7 +225,7 @@ def _some(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     return [(label if index == 0 else "", text) for index, text in enumerate(shown)]
 
 
-def _outputs(report: Report) -> RenderableType:
+def _outputs(report: ReportRecord) -> RenderableType:
     ordered = outputs_worst_first(report.outputs.values())
     shown = ordered if len(ordered) == MAX_OUTPUTS + 1 else ordered[:MAX_OUTPUTS]
     parts: list[RenderableType] = [_Outputs(shown)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.report.precision import Kind, Precision, kind_of
-from amp_transpiler.report.report import NOTICEABLE, Report
+from amp_transpiler.report.record import NOTICEABLE, ReportRecord
 from amp_transpiler.report.steps import StepsComparison
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ def percent(fraction: float) -> str:
     return f"{float(text):.0f}%" if 1000 <= abs(float(text)) < 1e6 else f"{text}%"
 
 
-def precision_name(kind: Kind, report: Report) -> str:
+def precision_name(kind: Kind, report: ReportRecord) -> str:
     """Return the word that readers see for `low`, `high` or `untouched`: `float16`, `float32` or `unchanged`."""
     low = "lower precision" if report.is_copy else report.dtype  # a copy keeps its types: it has no low format
     return str(Precision.of(kind, low))
 
 
-def target_words(report: Report) -> str:
+def target_words(report: ReportRecord) -> str:
     """Return the target, and the ONNX Runtime whose kernels counted: `target cuda, kernels of ONNX Runtime 1.31`."""
     of = f", kernels of ONNX Runtime {report.ort}" if report.ort and report.target != "tensorrt" else ""
     return f"target {report.target}{of}"
@@ -123,7 +123,7 @@ def state_lines(states: Sequence[State]) -> list[str]:
     return lines
 
 
-def reasons(report: Report, kind: Kind) -> list[tuple[str, int]]:
+def reasons(report: ReportRecord, kind: Kind) -> list[tuple[str, int]]:
     """Return (reason, number of nodes) for every reason of a precision, the most frequent first, ties by text.
 
     Reasons that differ only in the names they quote are counted together, with `'...'` for the names.
@@ -137,7 +137,7 @@ def reasons(report: Report, kind: Kind) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def remarks(report: Report) -> tuple[str, ...]:
+def remarks(report: ReportRecord) -> tuple[str, ...]:
     """Return the notes, after those that the figures of the report give: what hardly profits, and why."""
     if report.is_copy:
         result = report.destination or "the result"
@@ -157,7 +157,7 @@ def remarks(report: Report) -> tuple[str, ...]:
     )
 
 
-def _hardly_profits(report: Report) -> Iterator[str]:
+def _hardly_profits(report: ReportRecord) -> Iterator[str]:
     """Yield advice for models that another tool has worked on before: they should be converted first."""
     quantized = sum(_QUANTIZED.fullmatch(row.op) is not None for row in report.decisions)
     before, after = report.weight_bytes

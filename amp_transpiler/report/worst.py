@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.report import DecisionRow, Report
+from amp_transpiler.report.record import DecisionRow, ReportRecord
 
 __all__ = ["costliest_fp32", "squared_error_shares", "worst_sources"]
 
 MOST = 10
 
 
-def worst_sources(report: Report, most: int = MOST) -> list[DecisionRow]:
+def worst_sources(report: ReportRecord, most: int = MOST) -> list[DecisionRow]:
     """Return the low nodes that add most to the error of the worst output, the worst first."""
     found = [row for row in report.decisions if kind_of(row.precision) == "low" and row.error]
     return sorted(found, key=lambda row: (-(row.error or 0.0), row.name))[:most]
 
 
-def costliest_fp32(report: Report, most: int = MOST) -> list[DecisionRow]:
+def costliest_fp32(report: ReportRecord, most: int = MOST) -> list[DecisionRow]:
     """Return the float32 nodes whose predicted time is longest, the longest first."""
     found = [row for row in report.decisions if kind_of(row.precision) == "high" and row.milliseconds_fp32]
     return sorted(found, key=lambda row: (-(row.milliseconds_fp32 or 0.0), row.name))[:most]
 
 
-def squared_error_shares(report: Report) -> dict[str, float]:
+def squared_error_shares(report: ReportRecord) -> dict[str, float]:
     """Return low node -> its share of the predicted error: contributions add in squares.
 
     Nodes that overflow have infinite errors. They share all of it.

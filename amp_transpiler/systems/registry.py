@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import types
 from collections.abc import Mapping
 from typing import Any
+
+from amp_transpiler.lazy import import_late
 
 __all__ = ["SYSTEMS", "System", "rules_class"]
 
@@ -41,4 +42,4 @@ SYSTEMS: Mapping[str, System] = types.MappingProxyType(
 def rules_class(system: str) -> Any:
     """Return the class of a system's rules."""
     module, _, name = SYSTEMS[system].rules.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    return import_late(module, name)

@@ -16,8 +16,7 @@ from amp_transpiler.cli.next_option import next_option
 from amp_transpiler.cli.options import parse
 from amp_transpiler.cli.outcome import Outcome
 from amp_transpiler.option_table import GROUPS, OPTIONS
-from amp_transpiler.report import Report
-from amp_transpiler.report.report import PredictedTimes
+from amp_transpiler.report import PredictedTimes, Report
 
 MODEL = """
 <ir_version: 10, opset_import: ["": 17]>

@@ -22,7 +22,6 @@ from amp_transpiler.files import copy_files, saving, source_check
 from amp_transpiler.graph.builder import shape_of
 from amp_transpiler.paddle.distributed import environment
 from amp_transpiler.paddle.nn import functional as F
-from amp_transpiler.program import state_dictionary
 
 _names = itertools.count()
 
@@ -204,12 +203,6 @@ def test_a_kind_of_attribute_that_only_a_newer_onnx_knows(monkeypatch):
     monkeypatch.delitem(source_check._FIELDS, onnx.AttributeProto.INT)
     with pytest.raises(errors.ModelError, match="attribute 'axis' has the unknown type 2"):
         amp.load(parsed("float[2, 3] x", "y = Softmax<axis = 0>(x)"))
-
-
-def test_a_value_is_read_before_there_is_a_scope(monkeypatch):
-    monkeypatch.setattr(state_dictionary, "_provided", {})
-    with pytest.raises(errors.InputError, match="there is no scope yet"):
-        amp.load(onnx.parser.parse_model(MODEL)).state_dict()
 
 
 def refusing(*_args, **_named):

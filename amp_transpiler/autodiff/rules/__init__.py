@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 
 from amp_transpiler.autodiff.context import NotDifferentiable
 from amp_transpiler.autodiff.registry import RULES, Rule
+from amp_transpiler.lazy import import_folder
 
 __all__ = ["find_rule", "is_piecewise_constant", "refusal", "registered"]
 
@@ -45,5 +44,4 @@ def registered() -> list[tuple[str, str]]:
 
 @functools.cache
 def _load() -> None:
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    import_folder(__name__, __path__)

@@ -25,7 +25,6 @@ from amp_transpiler.paddle.framework.persistables import renew_draws
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.framework.pruning import pruned, without_optimizer
 from amp_transpiler.paddle.static.buckets import Bucket, Buckets
-from amp_transpiler.paddle.static.io import program_state, set_program_state
 from amp_transpiler.paddle.static.operator_stats import note_run
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
@@ -37,7 +36,6 @@ from amp_transpiler.passes.training import Formulation
 from amp_transpiler.phrases import first_few, quoted
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.retyped import retyped
-from amp_transpiler.program.state_dictionary import provide_state
 from amp_transpiler.runtime.checked_steps import CheckedSteps
 from amp_transpiler.runtime.distributed.executor import DataParallelSteps, is_training_step
 from amp_transpiler.runtime.distributed.joined import joined_world
@@ -53,8 +51,6 @@ from amp_transpiler.runtime.values import to_ort
 __all__ = ["Executor"]
 
 logger = logging.getLogger(__name__)
-
-provide_state(program_state, set_program_state)
 
 
 class Executor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import shape_of
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES, LOW_DTYPES
 from amp_transpiler.graph.name_matching import did_you_mean
+from amp_transpiler.lazy import import_late
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.framework.variable_kinds import is_parameter
 from amp_transpiler.paddle.static.pickled import PARAMETERS_SUFFIX, STATE_SUFFIX, write_pickled
@@ -55,7 +55,7 @@ _ELSEWHERE = frozenset(
 def __getattr__(name: str) -> Any:
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("amp_transpiler.paddle.static"), name)
+    return import_late("amp_transpiler.paddle.static", name)
 
 
 def get_program_parameter(program: Program) -> list[Variable]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,23 @@ from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.paddle import element_types
 from amp_transpiler.paddle.building import axis_of, builder_of, emit, wrap
 from amp_transpiler.paddle.framework.missing_names import why_not
-from amp_transpiler.paddle.tensor import elementwise, shaping
+from amp_transpiler.paddle.tensor import (
+    creation,
+    decompositions,
+    distributions,
+    elementwise,
+    in_place,
+    indexing,
+    linalg,
+    logic,
+    packed,
+    reduction,
+    search,
+    shaping,
+    special,
+    spectra,
+    statistics,
+)
 from amp_transpiler.paddle.tensor.random import bernoulli, multinomial
 from amp_transpiler.paddle.tensor.subscripts import getitem
 from amp_transpiler.program.program import Variable
@@ -98,26 +113,23 @@ def _needs_a_value(label: str) -> Callable[..., Any]:
 
 
 # Their public functions are methods.
-_MODULES = [
-    importlib.import_module(f"amp_transpiler.paddle.tensor.{name}")
-    for name in (
-        "creation",
-        "decompositions",
-        "distributions",
-        "elementwise",
-        "in_place",
-        "indexing",
-        "linalg",
-        "logic",
-        "packed",
-        "reduction",
-        "search",
-        "shaping",
-        "special",
-        "spectra",
-        "statistics",
-    )
-]
+_MODULES = (
+    creation,
+    decompositions,
+    distributions,
+    elementwise,
+    in_place,
+    indexing,
+    linalg,
+    logic,
+    packed,
+    reduction,
+    search,
+    shaping,
+    special,
+    spectra,
+    statistics,
+)
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     **{name: vars(module)[name] for module in _MODULES for name in module.__all__ if name not in _NO_METHODS},
