@@ -116,7 +116,7 @@ def convert_float_to_float16(
     blocked = block(program.model, lambda node: node.op_type in operators or str(node.name) in names)
     if range_ is not None:
         clip_constants(program.model, blocked, *range_)
-    io_types = _kept(keep_io_types, program)
+    io_types = _types_kept(keep_io_types, program)
     if use_bfloat16_as_blocked_nodes_dtype:
         result = convert_with_bfloat16(program, blocked, io_types, options)
     else:
@@ -205,7 +205,7 @@ def _holds_float16(model: ir.Model) -> bool:
     return any(to is not None and to.as_int() == ir.DataType.FLOAT16 for to in casts)
 
 
-def _kept(wanted: bool | Collection[str], program: Program) -> bool | dict[str, Literal["keep", "low"]]:
+def _types_kept(wanted: bool | Collection[str], program: Program) -> bool | dict[str, Literal["keep", "low"]]:
     """Return `keep_io_types` as `transpile` takes it: names are names, not patterns, and unknown ones do not matter."""
     if isinstance(wanted, bool):
         return wanted

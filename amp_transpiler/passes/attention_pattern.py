@@ -157,7 +157,7 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
         _split_keys(product.inputs[1], sizes),
         _split_heads(mix.inputs[1], sizes),
     )
-    return _found(operands, scale, masks, result, guarded=guarded)
+    return _matched(operands, scale, masks, result, guarded=guarded)
 
 
 def _of_operator(node: ir.Node, sizes: Sizes) -> Found | None:
@@ -178,7 +178,7 @@ def _of_operator(node: ir.Node, sizes: Sizes) -> Found | None:
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     masks = () if mask is None else (_read_mask(mask),)
     scale = attributes.get_float("scale", query.size**-0.5)
-    return _found(operands, scale, masks, result, guarded=True, causal=causal)
+    return _matched(operands, scale, masks, result, guarded=True, causal=causal)
 
 
 def _read_mask(mask: ir.Value) -> Mask:
@@ -189,7 +189,7 @@ def _read_mask(mask: ir.Value) -> Mask:
     return dataclasses.replace(truths, filler=-np.inf) if truths.filler <= _AS_INFINITE else truths
 
 
-def _found(
+def _matched(
     operands: Sequence[tuple[_Heads | None, float]],
     scale: float,
     masks: tuple[Mask, ...],

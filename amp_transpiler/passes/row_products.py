@@ -29,14 +29,14 @@ class RowProducts(Pass[PassResult]):
     """
 
     def __init__(self, row_sums: Mapping[ir.Node, RowSum]) -> None:
-        self._found = row_sums
+        self._row_sums = row_sums
 
     def call(self, model: ir.Model) -> PassResult:
-        names = NameAllocator(model) if self._found else None
-        for node, product in self._found.items():
+        names = NameAllocator(model) if self._row_sums else None
+        for node, product in self._row_sums.items():
             assert names is not None, "there are sums"
             _rewrite(node, product, names)
-        return PassResult(model, modified=bool(self._found), count=len(self._found))
+        return PassResult(model, modified=bool(self._row_sums), count=len(self._row_sums))
 
 
 def _rewrite(node: ir.Node, product: RowSum, names: NameAllocator) -> None:

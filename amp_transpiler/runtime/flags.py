@@ -55,7 +55,7 @@ TUNING = frozenset(
     ).split()
 )
 """Paddle's flags that tune its own kernels, memory and executor: they are kept, and have no effect."""
-_kept: dict[str, Any] = {}
+_without_effect: dict[str, Any] = {}
 _WORDS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
 _values: dict[str, bool] = {}
 
@@ -83,7 +83,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
     tuning = {name: value for name, value in flags.items() if name in TUNING}
     checked = {_known(name): _boolean(name, value) for name, value in flags.items() if name not in tuning}
     _values.update(checked)
-    _kept.update(tuning)
+    _without_effect.update(tuning)
     if tuning:
         logger.info("set_flags: %s tune Paddle's own runtime, and have no effect", ", ".join(sorted(tuning)))
 
@@ -98,7 +98,7 @@ def get_flags(flags: str | Iterable[str]) -> dict[str, Any]:
         OptionError: there is no such flag.
     """
     asked = [flags] if isinstance(flags, str) else list(flags)
-    return {name: _kept[name] if name in _kept else flag(_known(name)) for name in asked}
+    return {name: _without_effect[name] if name in _without_effect else flag(_known(name)) for name in asked}
 
 
 def _known(name: str) -> str:

@@ -74,7 +74,7 @@ def open_cached(
             _logger.info("the optimized graph is not kept: %s", why)
         return open_(model, plain)
     place = folder / (_digest(model, plain, (device, *_lasting(providers))) + _SUFFIX)
-    cached = _kept(place, plain, open_)
+    cached = _cached_session(place, plain, open_)
     if cached is not None:
         return cached
     try:
@@ -157,7 +157,9 @@ def _flags() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _kept(place: pathlib.Path, settings: ort.SessionSettings, open_: Open) -> onnxruntime.InferenceSession | None:
+def _cached_session(
+    place: pathlib.Path, settings: ort.SessionSettings, open_: Open
+) -> onnxruntime.InferenceSession | None:
     """Open a session of an entry; None without one. A damaged entry is removed."""
     if not place.is_file() or not is_own(place):
         return None

@@ -60,7 +60,7 @@ def release_unused(device_id: int) -> None:
     session = _nothing(device_id)
     binding = session.io_binding()
     binding.bind_output("y", "cpu")
-    binding.bind_ortvalue_input("x", _one())
+    binding.bind_ortvalue_input("x", _one_number())
     session.run_with_iobinding(binding, options)
 
 
@@ -79,7 +79,7 @@ def reserve(device_id: int, size: int) -> None:
 
 
 @functools.cache
-def _one() -> onnxruntime.OrtValue:
+def _one_number() -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
 
 

@@ -56,12 +56,12 @@ class ScaleLoss(Pass[Scaled]):
         self, step: TrainingStep, cotangents: Cotangents, first_scale: float = FIRST_SCALE, rule: ScalingRule = RULE
     ) -> None:
         self._step = step
-        self._found = cotangents
+        self._cotangents = cotangents
         self._first_scale = first_scale
         self._rule = rule
 
     def call(self, model: ir.Model) -> Scaled:
-        edit = _Edit(model, self._found)
+        edit = _Edit(model, self._cotangents)
         scale = edit.state_input(_NAMES["scale"], self._first_scale, ir.DataType.FLOAT)
         edit.scale_seeds(scale)
         gradients = edit.unscale(scale)
@@ -75,14 +75,14 @@ class ScaleLoss(Pass[Scaled]):
             states=(*self._step.states, *edit.update_scale(builder, scale, found_inf, self._rule)),
             loss_scale=str(scale.name),
         )
-        return Scaled(model, modified=True, count=len(self._found.seeds), step=step)
+        return Scaled(model, modified=True, count=len(self._cotangents.seeds), step=step)
 
 
 class _Edit:
     def __init__(self, model: ir.Model, cotangents: Cotangents) -> None:
         self._model = model
         self._graph = model.graph
-        self._found = cotangents
+        self._cotangents = cotangents
         self._names = NameAllocator(model)
         self._constants: GraphBuilder | None = None
         nodes = list(model.graph)
@@ -115,8 +115,8 @@ class _Edit:
 
     def scale_seeds(self, scale: ir.Value) -> None:
         """Let the backward pass begin with scaled values."""
-        for seed in self._found.seeds:
-            uses = [use for use in seed.uses() if self._found.carries(use.node, use.idx)]
+        for seed in self._cotangents.seeds:
+            uses = [use for use in seed.uses() if self._cotangents.carries(use.node, use.idx)]
             if not uses:
                 continue  # it is a gradient as it is
             scaled = _times(self.builder(min((use.node for use in uses), key=self._rank.__getitem__)), seed, scale)
@@ -128,12 +128,12 @@ class _Edit:
         first = next(iter(self._graph))
         inverse = self.builder(first).div(1.0, scale)
         unscaled: dict[ir.Value, ir.Value] = {}
-        for node in self._found.carriers:
+        for node in self._cotangents.carriers:
             for value in node.outputs:
-                uses = [(use.node, use.idx) for use in value.uses() if not self._found.carries(use.node, use.idx)]
+                uses = [(use.node, use.idx) for use in value.uses() if not self._cotangents.carries(use.node, use.idx)]
                 if uses or value.is_graph_output():
                     unscaled[value] = self._unscaled(value, uses, inverse)
-        return [unscaled.get(value, value) for value in self._found.gradients]
+        return [unscaled.get(value, value) for value in self._cotangents.gradients]
 
     def _unscaled(self, value: ir.Value, uses: list[tuple[ir.Node, int]], inverse: ir.Value) -> ir.Value:
         node = value.producer()

@@ -157,7 +157,9 @@ class _Parts:
             self._join(node)
         self._of = {node: self._root(self.place[node]) for node in tensor_nodes}
         self._inner: dict[ir.Node, int] = {}  # scalar node -> the chain whose tensors it depends on
-        self._own: dict[ir.Node, int] = {}  # scalar node -> the only chain that reads what it makes of its own states
+        self._only_reader: dict[
+            ir.Node, int
+        ] = {}  # scalar node -> the only chain that reads what it makes of its own states
         self._assign()
 
     def all(self) -> Iterable[list[ir.Node]]:
@@ -166,7 +168,7 @@ class _Parts:
         for node, name in (*self._of.items(), *self._inner.items()):
             tensors.setdefault(name, []).append(node)
         scalars: dict[int, list[ir.Node]] = {}
-        for node, name in self._own.items():
+        for node, name in self._only_reader.items():
             scalars.setdefault(name, []).append(node)
         return [*tensors.values(), *scalars.values()]
 
@@ -194,13 +196,13 @@ class _Parts:
                 continue
             held = _combined(self._held_by(value, owners) for value in node.inputs)
             if held is not None and held != _MANY and to in (held, None):
-                self._own[node] = held
+                self._only_reader[node] = held
 
     def _held_by(self, value: ir.Value | None, owners: Mapping[ir.Value, int]) -> int | None:
         if value is None:
             return None
         producer = value.producer()
-        return owners.get(value) if producer is None else self._own.get(producer)
+        return owners.get(value) if producer is None else self._only_reader.get(producer)
 
     def _needs(self) -> dict[ir.Node, int | None]:
         """Return the chain whose tensors each scalar node depends on."""
@@ -253,7 +255,7 @@ class _Reading:
     ) -> None:
         self._nodes, self._shape, self._updates, self._read_elsewhere = nodes, shape, updates, read_elsewhere
         self._place = {node.outputs[0]: index for index, node in enumerate(nodes)}
-        self._made = {str(value.name): index for value, index in self._place.items()}
+        self._index_of = {str(value.name): index for value, index in self._place.items()}
         self._members = set(nodes)
         self._leaves: dict[ir.Value, int] = {}
         self._scalars: dict[ir.Value, int] = {}
@@ -305,14 +307,14 @@ class _Reading:
             return "scalar", self._scalars.setdefault(value, len(self._scalars))
         index = self._leaves.setdefault(value, len(self._leaves))
         if state:
-            self._states[index] = self._made[self._updates[str(value.name)]]
+            self._states[index] = self._index_of[self._updates[str(value.name)]]
         return "leaf", index
 
     def _is_state(self, value: ir.Value) -> bool:
         """Whether the chain makes what replaces a persistable value, and nothing else of the optimizer reads it."""
-        if not value.is_graph_input() or self._updates.get(str(value.name)) not in self._made:
+        if not value.is_graph_input() or self._updates.get(str(value.name)) not in self._index_of:
             return False
-        replacement = self._nodes[self._made[self._updates[str(value.name)]]].outputs[0]
+        replacement = self._nodes[self._index_of[self._updates[str(value.name)]]].outputs[0]
         if value.dtype != replacement.dtype or is_scalar(value) != is_scalar(replacement):
             return False
         others = [use.node for use in value.uses() if use.node not in self._members]
