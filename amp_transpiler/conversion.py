@@ -381,7 +381,8 @@ class Trials:
         Args:
             policy: how to decide.
         """
-        by_aim: dict[Aim, Candidate] = {"float32": candidate_of(self._prepared, policy)}
+        # What stays float32 is written as its source, without the shapes that a result has, which let more be fused.
+        by_aim: dict[Aim, Candidate] = {"float32": candidate_of(self._prepared, policy, written=False)}
         for aim in ("low", "time"):
             by_aim[aim] = self.candidate(self._trial(dataclasses.replace(policy, objective=aim))[0], policy)
         return by_aim
@@ -429,13 +430,19 @@ class Trials:
         return program, conversion
 
 
-def candidate_of(converted: Program, policy: Policy) -> Candidate:
-    """Return the predicted time of a converted program on the policy's device, and the size of its weights."""
-    from amp_transpiler.precision.balance import Candidate
-    from amp_transpiler.precision.cost import find_device, predicted
+def candidate_of(program: Program, policy: Policy, *, written: bool = True) -> Candidate:
+    """Return the predicted time of a program on the policy's device, and the size of its weights.
 
-    seconds = predicted(written_traffic(converted.model, policy), find_device(policy.device))
-    return Candidate(seconds.milliseconds, sum(tensor_bytes(converted.model)))
+    Args:
+        program: the program.
+        policy: has the device, and the sizes of open dimensions.
+        written: whether it is a result, which is written with all of its shapes.
+    """
+    from amp_transpiler.precision.balance import Candidate
+    from amp_transpiler.precision.cost import find_device, predicted, traffic
+
+    costs = written_traffic(program.model, policy) if written else traffic(program.model, policy.dims, fuse=True)
+    return Candidate(predicted(costs, find_device(policy.device)).milliseconds, sum(tensor_bytes(program.model)))
 
 
 def written_traffic(converted: ir.Model, policy: Policy) -> list[NodeCost]:

@@ -33,7 +33,7 @@ from amp_transpiler.program.training_info import split
 from amp_transpiler.report import Report, Verdict
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result
-from amp_transpiler.report.predictions import add_errors, predict_times
+from amp_transpiler.report.predictions import add_errors, as_its_source, predict_times
 from amp_transpiler.report.recipe import Recipe, as_settings, digest
 from amp_transpiler.systems.choice import (
     DEFAULT_DTYPE,
@@ -383,6 +383,7 @@ def _is_as_given(
         return False
     report.opset = (report.opset[0], report.opset[0])
     report.weight_bytes = (report.weight_bytes[0], report.weight_bytes[0])
+    as_its_source(report)
     return True
 
 

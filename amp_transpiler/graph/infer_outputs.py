@@ -117,10 +117,10 @@ def _inferred(model: ir.Model, node: ir.Node) -> tuple[_Found | None, ...]:
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         raise MisfitError(misfit(node, opset_of(model, node.domain), str(error))) from error
-    return tuple(_inferred(type_protos.get(str(value.name))) for value in node.outputs)
+    return tuple(_type_and_shape(type_protos.get(str(value.name))) for value in node.outputs)
 
 
-def _inferred(proto: onnx.TypeProto | None) -> _Found | None:
+def _type_and_shape(proto: onnx.TypeProto | None) -> _Found | None:
     if proto is None or proto.WhichOneof("value") is None:
         return None
     if proto.WhichOneof("value") != "tensor_type":

@@ -26,7 +26,7 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
 from amp_transpiler.targets.devices import Device
 
-__all__ = ["add_errors", "predict_times"]
+__all__ = ["add_errors", "as_its_source", "predict_times"]
 
 
 def predict_times(
@@ -56,6 +56,17 @@ def predict_times(
     report.prices = functools.partial(_with_prices, prepared, policy)
     if at_once:
         report.priced_decisions()
+
+
+def as_its_source(report: ReportRecord) -> None:
+    """Have the result take the time of its source, since its file is that of the source."""
+    times = report.times
+
+    def source_times() -> PredictedTimes:
+        known = times() if callable(times) else times
+        return dataclasses.replace(known, result=known.fp32, result_in_graph=known.fp32_in_graph)
+
+    report.times = source_times
 
 
 def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:

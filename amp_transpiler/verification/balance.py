@@ -45,10 +45,10 @@ def balanced_conversion(
 
             by_aim[aim] = best_conversion(of_aim, report, frontier=frontier, cache=cache, limited=limited)
         best = by_aim[aim].best
-        if best.excess <= 1.0:
-            known[aim] = trials.candidate(best.program, policy)
-        else:
+        if best.excess > 1.0:
             del known[aim]
+        elif aim != "float32":  # that of the source is known
+            known[aim] = trials.candidate(best.program, policy)
     report.notes = tuple(dict.fromkeys(report.notes))  # searches may say the same
     chosen = by_aim[balanced(known)] if known else min(by_aim.values(), key=lambda searched: searched.best.excess)
     if frontier and not chosen.curve:
