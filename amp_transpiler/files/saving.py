@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler.errors import OutputError
-from amp_transpiler.files.data_files import data_name, identity, model_of_weights, own_data, remove_unused
+from amp_transpiler.files.data_files import data_name, identity, locations, model_of_weights, own_data, remove_unused
 from amp_transpiler.files.durable import regular_place, sync_file, sync_folder
 from amp_transpiler.files.external_data import files_in_use, in_memory
 from amp_transpiler.files.file_lock import LockBusy
@@ -181,8 +181,8 @@ def stage(
         with staging_folder(target.parent) as folder:
             path = folder / target.name
             data = None
-            if verbatim and program.source is not None and model is program.model and not external:
-                shutil.copyfile(program.source, path)
+            if verbatim and not external and model is program.model and (whole := _whole_file(program)) is not None:
+                shutil.copyfile(whole, path)
             else:
                 data = _write(program, model, path, external, durable, progress)
             yield Staged(path, target, data, durable, sources)
@@ -195,6 +195,11 @@ def stage(
                 "nothing was left behind"
             ) from error
         raise
+
+
+def _whole_file(program: Program) -> pathlib.Path | None:
+    """Return the file that a program was loaded from, if it holds all weights: small ones outside are in memory."""
+    return None if program.source is None or locations(program.source) else program.source
 
 
 def check_data_place(destination: pathlib.Path, target: pathlib.Path) -> None:

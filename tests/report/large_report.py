@@ -68,6 +68,7 @@ def _dressed(row, index):
         bytes=64 * (1 + index),
         milliseconds=0.002 + index % 7 / 1000,
         milliseconds_fp32=0.003 + index % 7 / 1000,
+        bound=("launch", "bytes", "arithmetic")[index % 3],
         remedy="a larger headroom" if row.precision == "high" else "",
     )
 
