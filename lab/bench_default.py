@@ -181,10 +181,10 @@ def page(files: Sequence[pathlib.Path]) -> str:
 
 def _tables(head: Record, records: Sequence[Record]) -> Iterator[str]:
     low = sorted((record for record in records if "ratio" in record), key=lambda record: record["ratio"])
-    kept = sum(not record.get("low_nodes") and "failed" not in record for record in records)
+    float32 = sum(not record.get("low_nodes") and "failed" not in record for record in records)
     slower = sum(record["ratio"] > 1.1 for record in low)
     yield f"{head['versions']}. {head['note']}\n"
-    yield f"{len(records)} conversions: {kept} stay float32, {len(low)} were timed. Of these {slower} take more than"
+    yield f"{len(records)} conversions: {float32} stay float32, {len(low)} were timed. Of these {slower} take more than"
     yield f"1.10 times float32's time; all take {low[0]['ratio']:.2f} to {low[-1]['ratio']:.2f} times.\n"
     yield "| model | format | inputs | low nodes | float32, ms | result, ms | ratio | float32's error | error |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"

@@ -91,11 +91,11 @@ def write_forms(model: pathlib.Path, folder: pathlib.Path, inputs: pathlib.Path 
     import amp_transpiler as amp
 
     forms = {"fp32": model}
-    given = None if inputs is None else str(inputs)
+    inputs_path = None if inputs is None else str(inputs)
     for level in ("auto", "O2"):
         forms[level] = folder / f"{level}.onnx"
         # At O2 the lists decide, whatever a comparison finds; what it finds is no part of this count.
-        amp.transpile(model, forms[level], level=level, inputs=given, prefer="size", verify=level == "auto")
+        amp.transpile(model, forms[level], level=level, inputs=inputs_path, prefer="size", verify=level == "auto")
     forms["converter"] = folder / "converter.onnx"
     program = "import sys; from bench_inference import convert_by_onnx_runtime as c; c(*sys.argv[1:])"
     done = _run([sys.executable, "-c", program, str(model), str(forms["converter"])])

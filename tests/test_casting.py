@@ -207,7 +207,7 @@ GUARDS = {
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_the_guard(name):
-    """What is outside every guard stays float32, its parameters too."""
+    """Nodes outside every guard stay float32, and so do their parameters."""
     use, expected = GUARDS[name]
     program = network()
     amp.mark_region(program, "fp16_guard", nodes="^v1$")

@@ -170,19 +170,16 @@ def _computed_content(sizes: Sizes, node: ir.Node) -> Dims | None:
     contents = [sizes.content(value) for value in node.inputs]
     if any(content is None and value is not None for content, value in zip(contents, node.inputs, strict=True)):
         return None
-    is_known = all(isinstance(dim, int) for content in contents for dim in content or ())
-    if not is_known and node.op_type not in MOVES:
+    arrays = [None if content is None else _array_of(content) for content in contents]
+    has_symbols = any(array is not None and array.dtype == object for array in arrays)
+    if has_symbols and node.op_type not in MOVES:
         return None
-    dtype = np.int64 if is_known else object
-    data, *others = (None if content is None else np.array(content, dtype) for content in contents)
-    # Where a symbol is data, what picks it is still numbers.
-    rest = [None if array is None else array.astype(np.int64) if _is_numbers(array) else array for array in others]
-    result = evaluate(node, [data, *rest], most=_SMALL)
+    result = evaluate(node, arrays, most=_SMALL)
     return None if result is None or result.ndim > 1 else tuple(result.reshape(-1).tolist())
 
 
-def _is_numbers(array: np.ndarray) -> bool:
-    return all(isinstance(dim, int) for dim in array.tolist())
+def _array_of(content: Dims) -> np.ndarray:
+    return np.array(content, np.int64 if all(isinstance(dim, int) for dim in content) else object)
 
 
 def _equal_content(sizes: Sizes, node: ir.Node) -> Dims | None:

@@ -1,4 +1,4 @@
-"""What higher layers provide to programs and variables: the methods of variables, and values in a scope.
+"""Hooks through which higher layers give variables their methods, and programs the values of a scope.
 
 A variable of `amp.load(...)` has Paddle's methods, and a program its `state_dict`, before anything of Paddle's was
 imported. Imports go down only, so each provider is found by name at its first use. This module is the whole list.

@@ -184,13 +184,13 @@ def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:
 
 def _with_error(row: DecisionRow, values: Sequence[str], evidence: Evidence) -> DecisionRow:
     error = evidence.node_errors.get(row.name)
-    found = [evidence.ranges[name] for name in dict.fromkeys(values) if name in evidence.ranges]
-    seen = max(found, key=lambda one: one.largest, default=None)
+    ranges = [evidence.ranges[name] for name in dict.fromkeys(values) if name in evidence.ranges]
+    seen = max(ranges, key=lambda entry: entry.largest, default=None)
     return dataclasses.replace(
         row,
         error=None if error is None else math.sqrt(error),
         largest=None if seen is None else seen.largest,
         sample="" if seen is None else seen.sample,
-        flushed=max((one.flushed for one in found), default=None),
-        histogram=sum((one.histogram for one in found), NO_NUMBERS) if found else None,
+        flushed=max((entry.flushed for entry in ranges), default=None),
+        histogram=sum((entry.histogram for entry in ranges), NO_NUMBERS) if ranges else None,
     )

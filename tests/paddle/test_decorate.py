@@ -193,7 +193,7 @@ def test_gradients_are_applied_after_backward():
 
 
 def test_the_wrapped_optimizer_shows_through():
-    """What wraps an optimizer hides nothing of it."""
+    """A wrapped optimizer still hands out all of its attributes."""
     wrapped = static.amp.decorate(optimizer.Adam(0.25), level="O2")
     assert wrapped.get_lr() == 0.25
     assert wrapped.multi_precision is True

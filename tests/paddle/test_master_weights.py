@@ -158,7 +158,7 @@ def test_parameters_of_normalisations_stay_fp32_at_o2(name):
 
 
 def test_an_excluded_layer_keeps_fp32_weights():
-    """What disable_amp marks is the excluded layer of an ONNX program."""
+    """disable_amp excludes a layer of an ONNX program."""
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         x = static.data("x", [None, 4])

@@ -1,4 +1,4 @@
-"""What Paddle's layer provides to programs and variables is there before a user imports anything of Paddle's."""
+"""Programs and variables have Paddle's methods before a user imports anything of Paddle's."""
 
 import subprocess
 import sys
