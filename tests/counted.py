@@ -15,6 +15,7 @@ from amp_transpiler.runtime.places import PLACE_VARIABLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "lab" / "launches.py"
+MODULES = [ROOT, *(ROOT / folder for folder in ("scripts", "examples", "lab"))]  # as pytest's `pythonpath` has them
 CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, binutils or the CUDA provider
 
 
@@ -39,7 +40,7 @@ class Counted:
 
     @staticmethod
     def _start(*arguments: str) -> Any:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "lab"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([*map(str, MODULES), os.environ.get("PYTHONPATH", "")])
         # What lies in the user's cache must not change a count, nor a test what lies there.
         environment = {"AMP_TRANSPILER_CACHE": "0", **os.environ, "PYTHONPATH": path}
         environment.pop(PLACE_VARIABLE, None)  # the programs are to run on the device of the stand-ins
