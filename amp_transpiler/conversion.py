@@ -460,20 +460,28 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
         run_pass(RowProducts(assignment.row_sums), model)
-    run_pass(GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")), model)
-    if not program.has_variables:  # its weights are no constants, and any of its values may be fetched
-        run_pass(PartFusions(_parted_kernels(policy)), model)
-        if policy.drop_islands != "none" and policy.low is not FLOAT32:  # other systems' nodes stay theirs
-            for spelling in (SpellNorms(), SignRotations(), FillSums()):
-                run_pass(spelling, model)
-        run_pass(GuardTransposes(), model)
-        run_pass(GuardVectors(), model)
-        run_pass(GuardStatistics(), model)
+    PassManager(_finishing_passes(program, policy))(model)
     if policy.included:
         drop_region(model, INCLUDE)
     casts = sum(INSERTED in node.meta for node in all_nodes(model))
     logger.info("%d constants converted, %d casts inserted, %d removed", len(applied.converted), casts, cleaned.removed)
     return Conversion(assignment, applied.converted, casts, cleaned.removed)
+
+
+def _finishing_passes(program: Program, policy: Policy) -> list[Pass[Any]]:
+    """Keep ONNX Runtime from fusing what it would get wrong, and let it fuse what would be slow."""
+    guard = GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23"))
+    if program.has_variables:  # its weights are no constants, and any of its values may be fetched
+        return [guard]
+    spells = policy.drop_islands != "none" and policy.low is not FLOAT32  # other systems' nodes stay theirs
+    return [
+        guard,
+        PartFusions(_parted_kernels(policy)),
+        *((SpellNorms(), SignRotations(), FillSums()) if spells else ()),
+        GuardTransposes(),
+        GuardVectors(),
+        GuardStatistics(),
+    ]
 
 
 def adds_nothing(

@@ -436,6 +436,34 @@ def test_operators_of_an_unknown_domain_stay_float32_and_it_is_said():
     onnx.checker.check_model(report.program.to_onnx())
 
 
+BEHIND_UNKNOWN = {  # operators between one without a schema and a product; only the product tells their type
+    "Flatten": "b = Flatten (a)",
+    "MaxPool, of which bfloat16 has none": "p = MaxPool <kernel_shape = [1,1], strides = [1,1]> (a) b = Flatten (p)",
+    "Relu and Sigmoid": "p = Relu (a) q = Sigmoid (p) b = Flatten (q)",
+    "a chain of five": "p = Neg (a) q = Abs (p) r = Exp (q) t = Softmax (r) b = Flatten (t)",
+    "two branches": "p = Tanh (a) q = Relu (a) r = Add (p, q) b = Flatten (r)",
+    "BatchNormalization": "p = BatchNormalization (a, s, s, s, s) b = Flatten (p)",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", BEHIND_UNKNOWN)
+def test_what_stands_behind_an_unknown_operator_has_the_type_of_its_last_reader(name, dtype):
+    """A fuzzer's mutant: each pass typed one value more, and a node that was taken for none of float32 became low."""
+    model = parse(
+        f"""(float[2,3,1,1] x) => (float[2,2] y) <float[3] s = {{1, 1, 1}}> {{
+            a = my.domain.Twist (x) {BEHIND_UNKNOWN[name]} y = MatMul (b, w)
+        }}""",
+        imports=', "my.domain": 1',
+        w=np.ones((3, 2), np.float32),
+    )
+    report = amp.transpile(model, dtype=dtype, level="O2", verify=False)
+    assert report.low_nodes > 0
+    (node,) = support.nodes(report.program, "Twist")
+    assert node.outputs[0].dtype == ir.DataType.FLOAT
+    onnx.checker.check_model(report.program.to_onnx())
+
+
 def test_quantised_operators_are_left_as_they_are():
     """Integer-quantised models."""
     model = parse(

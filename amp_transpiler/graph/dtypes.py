@@ -116,11 +116,13 @@ def float_format(dtype: object) -> LowFormat:
 
 def dtype_name(dtype: ir.DataType | None) -> str:
     """Return numpy's name of an element type: `float32`, `bfloat16`, `int64`, `bool`, ...; `unknown` for None."""
-    if dtype is None:
-        return "unknown"
-    return {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}.get(dtype, dtype.name.lower())
+    return "unknown" if dtype is None else _NAMES[dtype]
 
 
+_NAMES = {dtype: dtype.name.lower() for dtype in ir.DataType} | {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.DOUBLE: "float64",
+}
 # Significand bits (the implicit one included), smallest and largest exponent.
 _FLOATS = {
     ir.DataType.FLOAT16: (11, -24, 15),

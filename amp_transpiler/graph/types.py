@@ -104,7 +104,10 @@ def propagate_types(model: ir.Model) -> list[ir.Node] | None:
     if typing.is_open and any(value.type is None and value.name for node in all_nodes(model) for value in node.outputs):
         _infer_missing(model)
         typing.run(model.graph)
-        _infer_from_readers(model)
+        while _infer_from_readers(
+            model
+        ):  # what got a type may give one to the node that makes it, and to other readers
+            typing.run(model.graph)
         return None
     return None if typing.changed else typing.examples
 
@@ -275,9 +278,14 @@ def _infer_missing(model: ir.Model) -> None:
                     value.type = described
 
 
-def _infer_from_readers(model: ir.Model) -> None:
-    """Give the result of an unknown operator the type that its readers' other inputs and outputs call for."""
-    for node in all_nodes(model):
+def _infer_from_readers(model: ir.Model) -> bool:
+    """Give the result of an unknown operator the type that its readers' other inputs and outputs call for.
+
+    Returns:
+        Whether any value got a type.
+    """
+    changed = False
+    for node in reversed(list(all_nodes(model))):  # readers first: a chain of them gets its types in one walk
         sig = node_signature(model, node)
         if sig is None or not any(value is not None and value.type is None for value in node.inputs):
             continue
@@ -286,4 +294,6 @@ def _infer_from_readers(model: ir.Model) -> None:
             slot = sig.input(index)
             if value is not None and value.type is None and slot is not None and slot.type in bound:
                 value.type = parse_type(bound[slot.type])
+                changed |= value.type is not None
                 logger.info("typed %s as %s from its reader %s", value.name, bound[slot.type], node.name)
+    return changed

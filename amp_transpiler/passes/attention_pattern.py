@@ -88,6 +88,7 @@ def find_attentions(graph: ir.Graph) -> tuple[list[Found], Sizes]:
     kinds = {"Softmax": _around_softmax, "Attention": _of_operator}
     nodes = [node for node in graph if node.op_type in kinds and is_standard(node)]
     nodes = [node for node in nodes if node.outputs[0].dtype == ir.DataType.FLOAT]
+    nodes = [node for node in nodes if node.op_type != "Softmax" or _mix_of(node) is not None]
     if not nodes:
         return [], Sizes(ir.Graph([], [], nodes=[]))
     sizes = Sizes(graph)
@@ -135,16 +136,10 @@ def find_loosely(graph: ir.Graph) -> list[Loose]:
 
 def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
     """Return the attention around a Softmax; None if it is none, or of a form that is not known."""
-    scores, graph = softmax.inputs[0], softmax.graph
-    if scores is None or graph is None or not _is_last_axis(softmax, sizes):
+    scores, graph, mix_of = softmax.inputs[0], softmax.graph, _mix_of(softmax)
+    if scores is None or graph is None or mix_of is None or not _is_last_axis(softmax, sizes):
         return None
-    weights, guarded = _guarded(behind_nothing(softmax.outputs[0]))
-    weights = None if weights is None else behind_nothing(weights)
-    if weights is None or len(weights.uses()) != 1 or weights.is_graph_output():
-        return None
-    mix = next(iter(weights.uses())).node
-    if not is_standard_op(mix, "MatMul") or mix.inputs[0] is not weights:
-        return None
+    mix, guarded = mix_of
     result = _turned_result(mix.outputs[0], sizes)
     product, masks, scale = _scores(scores)
     if result is None or product is None:
@@ -158,6 +153,16 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
         _split_heads(mix.inputs[1], sizes),
     )
     return _matched(operands, scale, masks, result, guarded=guarded)
+
+
+def _mix_of(softmax: ir.Node) -> tuple[ir.Node, bool] | None:
+    """Return the only reader of a Softmax, a product, and whether full rows are guarded between them."""
+    weights, guarded = _guarded(behind_nothing(softmax.outputs[0]))
+    weights = None if weights is None else behind_nothing(weights)
+    if weights is None or len(weights.uses()) != 1 or weights.is_graph_output():
+        return None
+    mix = next(iter(weights.uses())).node
+    return (mix, guarded) if is_standard_op(mix, "MatMul") and mix.inputs[0] is weights else None
 
 
 def _of_operator(node: ir.Node, sizes: Sizes) -> Found | None:

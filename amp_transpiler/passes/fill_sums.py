@@ -27,6 +27,8 @@ class FillSums(Pass[PassResult]):
     PyTorch's exporter writes that for `torch.full`. It is one kernel less.
     """
 
+    operators = frozenset({"ConstantOfShape"})
+
     def call(self, model: ir.Model) -> PassResult:
         nodes = list(all_nodes(model))
         if not any(node.op_type == "ConstantOfShape" for node in nodes):

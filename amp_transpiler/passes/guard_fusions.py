@@ -32,6 +32,8 @@ class GuardFusions(Pass[PassResult]):
             in bfloat16: the session is refused.
     """
 
+    operators = frozenset({"Pow"})
+
     def __init__(self, *, every: bool = False) -> None:
         self._every = every
 

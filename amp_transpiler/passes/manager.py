@@ -11,13 +11,14 @@ import abc
 import dataclasses
 import logging
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import VerificationError
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
+from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.schema import type_string
 
 __all__ = ["Pass", "PassManager", "PassResult", "run_pass"]
@@ -48,7 +49,13 @@ class Pass(ir.passes.InPlacePass, Generic[Result]):
 
     A pass decides nothing: decisions are its arguments. `requires` checks what it relies on, `ensures` what it
     promises. Errors reach the caller as they are.
+
+    Attributes:
+        operators: the pass edits only around nodes of these operators; a `PassManager` leaves it out for a model without
+            any of them. None if the pass must always run.
     """
+
+    operators: ClassVar[frozenset[str] | None] = None
 
     def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> Result:
         """Edit the model under the contract; it is neither typed nor verified afterwards (see `run_pass`)."""
@@ -95,7 +102,7 @@ def _retype(model: ir.Model, after: str) -> list[ir.Node] | None:
 
 
 class PassManager:
-    """A list of passes to run in order.
+    """A list of passes to run in order; those whose operators the model lacks are left out.
 
     Args:
         passes: the passes.
@@ -117,8 +124,14 @@ class PassManager:
             VerificationError: a pass left the model ill typed; the message names it.
         """
         total = PassResult(model, modified=False)
+        present: set[str] | None = None  # one walk for all passes up to the next edit
         for pass_ in self.passes:
+            if pass_.operators is not None:
+                present = {node.op_type for node in all_nodes(model)} if present is None else present
+                if present.isdisjoint(pass_.operators):
+                    continue
             result = run_pass(pass_, model) if self._typed else pass_(model)
+            present = None if result.modified else present
             total.modified |= result.modified
             total.count += result.count
             total.notes += result.notes

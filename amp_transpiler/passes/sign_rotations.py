@@ -41,6 +41,8 @@ class SignRotations(Pass[PassResult]):
     of the constant. It saves one kernel, and one more for every query and key of every layer.
     """
 
+    operators = frozenset({"Sin"})
+
     def call(self, model: ir.Model) -> PassResult:
         sines = [node for node in model.graph if node.op_type == "Sin" and is_standard(node)]
         rotations = [(angles, node) for node in sines if (angles := _angles(node)) is not None]

@@ -40,6 +40,8 @@ class SkipExpandChecks(Pass[PassResult]):
     fuse what depends on it (a mask and the Softmax behind it), and it computes on the CPU for every inference.
     """
 
+    operators = frozenset({"Where"})
+
     def call(self, model: ir.Model) -> PassResult:
         sizes: dict[ir.Value, bool] = {}
         count = 0

@@ -28,6 +28,8 @@ class SpellNorms(Pass[PassResult]):
     operator of it, and of the casts around it, only if it reads `x * (1 / Sqrt(...))`, which gives the same numbers.
     """
 
+    operators = frozenset({"Reciprocal"})
+
     def call(self, model: ir.Model) -> PassResult:
         if norms := [node for node in all_nodes(model) if _normalises(node)]:
             names = NameAllocator(model)

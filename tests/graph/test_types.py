@@ -133,6 +133,22 @@ PROPAGATED = {
         "(float[2] x) => (float[2] z) { y = my.domain.Any (x) z = Add (x, y) }",
         {"y": "tensor(float)"},
     ),
+    "an unknown operator, by the last of a chain of readers": (
+        """(float[1,2,4,4] x, float[8,2] w) => (float[1,2] z) {
+            a = my.domain.Any (x) b = Relu (a) c = MaxPool <kernel_shape = [2,2]> (b) d = Flatten (c) z = MatMul (d, w)
+        }""",
+        dict.fromkeys("abcd", "tensor(float)"),
+    ),
+    "an unknown operator whose one reader tells what the other gives": (
+        "(float[2] x) => (float[2] z, float[2] v) { y = my.domain.Any (x) u = Relu (y) z = Add (x, y) v = Neg (u) }",
+        {"y": "tensor(float)", "u": "tensor(float)"},
+    ),
+    "two unknown operators, the second typed by the first one's other reader": (
+        """(float[2] x, double[2] e) => (double[2] z) {
+            a = my.domain.Any (x) b = my.domain.Any (x) c = Mul (a, b) d = Add (b, e) z = Neg (c)
+        }""",
+        dict.fromkeys("abcd", "tensor(double)"),
+    ),
     "contrib operator": (
         "(float16[2,4] x, float16[4,4] w) => (float16[2,4] z) { y = com.microsoft.FusedMatMul (x, w) z = Neg (y) }",
         {"y": "tensor(float16)"},
