@@ -51,7 +51,7 @@ class Pass(ir.passes.InPlacePass, Generic[Result]):
     promises. Errors reach the caller as they are.
 
     Attributes:
-        operators: the pass edits only around nodes of these operators; a `PassManager` leaves it out for a model without
+        operators: the pass edits only around nodes of these operators; `PassManager` leaves it out for a model without
             any of them. None if the pass must always run.
     """
 

@@ -1,5 +1,7 @@
 """The manager: what it checks after a pass, what it leaves alone, and how errors come out."""
 
+import pathlib
+
 import onnx_ir as ir
 import pytest
 
@@ -8,10 +10,25 @@ from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.types import propagate_types, set_dtype
 from amp_transpiler.passes import manager
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
+from amp_transpiler.passes.fill_sums import FillSums
+from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
+from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
+from amp_transpiler.passes.guard_fusions import GuardFusions
+from amp_transpiler.passes.guard_statistics import GuardStatistics
+from amp_transpiler.passes.guard_transposes import GuardTransposes
+from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult, run_pass
+from amp_transpiler.passes.sign_rotations import SignRotations
+from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
+from amp_transpiler.passes.skip_identities import SkipIdentities
+from amp_transpiler.passes.spell_defaults import SpellDefaults
+from amp_transpiler.passes.spell_norms import SpellNorms
+from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.precision.assignment import Assignment, Decision
 from tests.support import parse
+
+MODELS = pathlib.Path(__file__).resolve().parents[2] / "models"
 
 
 def model():
@@ -114,3 +131,57 @@ def test_a_broken_promise_is_an_error(monkeypatch):
     monkeypatch.setattr(InlineFunctions, "call", lambda _, model: PassResult(model, modified=False))
     with pytest.raises(ir.passes.PostconditionError, match="functions are left"):
         InlineFunctions()(called)
+
+
+class Around(Edit):
+    """Runs a function only around one operator."""
+
+    def __init__(self, operator, edit):
+        super().__init__(edit)
+        self.operators = frozenset({operator})
+
+
+def test_a_pass_is_left_out_where_its_operators_are_missing():
+    def rename(edited):
+        next(iter(edited.graph)).op_type = "Neg"
+
+    ran = []
+    passes = [
+        Around("Exp", lambda _: ran.append("Exp")),
+        Around("Relu", rename),
+        Around("Neg", lambda _: ran.append("Neg")),
+    ]
+    assert PassManager(passes)(model()).count == 2
+    assert ran == ["Neg"]  # what an edit brought counts
+
+
+WITH_OPERATORS = [
+    FillSums(),
+    FoldBatchNorm(),
+    FoldKnownSizes(),
+    GuardFusions(every=True),
+    GuardStatistics(),
+    GuardTransposes(),
+    GuardVectors(),
+    SignRotations(),
+    SkipExpandChecks(),
+    SkipIdentities(keep=False),
+    SpellDefaults(),
+    SpellNorms(),
+    UnifyConstants(),
+]
+
+
+@pytest.mark.parametrize("pass_", WITH_OPERATORS, ids=lambda pass_: pass_.name)
+@pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
+def test_a_pass_edits_nothing_without_its_operators(pass_, path):
+    renamed = ir.load(path)
+    for node in renamed.graph:
+        if node.op_type in pass_.operators:
+            node.op_type, node.domain = f"{node.op_type}Of", "my.domain"
+    assert not pass_.call(renamed).modified
+
+
+def test_every_pass_with_operators_is_tested_without_them():
+    passes = {cls for cls in Pass.__subclasses__() if cls.operators and cls.__module__.startswith("amp_transpiler")}
+    assert {type(pass_) for pass_ in WITH_OPERATORS} >= passes
