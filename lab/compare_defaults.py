@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Converts models as `amp-transpile MODEL` does, by this commit and by an earlier one, and compares the results.
+
+    git worktree add --detach ../former COMMIT
+    python lab/compare_defaults.py ../former OUT.jsonl MODEL...      # MODEL.inputs.npz beside a model are its inputs
+    python lab/compare_defaults.py --page OUT.jsonl                  # the table, as docs/benchmarks/default.md has it
+
+Every model is converted with its inputs and without, each time in a process of its own. Times are predicted for one
+inference on the default device, both by this commit's prices: the earlier commit's result is priced as a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
+
+import amp_transpiler as amp
+from amp_transpiler.conversion import plain_copy
+from amp_transpiler.precision.cost import predicted as cost_of_run, traffic
+from amp_transpiler.targets.devices import DEFAULT_DEVICE
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+Record = dict[str, Any]
+
+# Runs in either tree, whose `transpile` has had these names since the first release.
+_CONVERT = """
+import json, sys
+import amp_transpiler as amp
+source, result, inputs = sys.argv[1:]
+report = amp.transpile(source, result, inputs=inputs or None, cache=False)
+print(json.dumps({"verdict": report.verdict, "low": report.low_nodes}))
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=pathlib.Path, metavar="OUT", help="print the table of this file, and stop")
+    parser.add_argument("former", type=pathlib.Path, nargs="?", help="a checkout of the earlier commit")
+    parser.add_argument("out", type=pathlib.Path, nargs="?")
+    parser.add_argument("models", type=pathlib.Path, nargs="*")
+    options = parser.parse_args()
+    if options.page is not None:
+        print(table([json.loads(line) for line in options.page.read_text(encoding="utf-8").splitlines()]))
+        return 0
+    if not options.models:
+        parser.error("name the checkout, the file to write and the models")
+    with options.out.open("w", encoding="utf-8") as file:
+        for record in compared(options.former.resolve(), options.models):
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            print(row(record), flush=True)
+    return 0
+
+
+def compared(former: pathlib.Path, models: list[pathlib.Path]) -> Iterator[Record]:
+    """Yield a record for each model with and without its inputs: what either commit made of it."""
+    for model in models:
+        beside = model.with_name(f"{model.stem}.inputs.npz")
+        for inputs in (beside, None):
+            if inputs is not None and not inputs.exists():
+                continue
+            yield {
+                "model": f"{model.parent.name}/{model.stem}",
+                "inputs": inputs is not None,
+                "bytes": model.stat().st_size,
+                "milliseconds": predicted(model),
+                "former": converted(former, model, inputs),
+                "now": converted(ROOT, model, inputs),
+            }
+
+
+def converted(tree: pathlib.Path, model: pathlib.Path, inputs: pathlib.Path | None) -> Record:
+    """Return what a checkout makes of a model: verdict, low nodes, bytes and predicted milliseconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = pathlib.Path(folder) / "result.onnx"
+        arguments = [str(model.resolve()), str(result), "" if inputs is None else str(inputs.resolve())]
+        command = [sys.executable, "-c", _CONVERT, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tree, env=environment)
+        size = sum(path.stat().st_size for path in pathlib.Path(folder).iterdir())
+        report: Record = json.loads(done.stdout.splitlines()[-1])
+        return report | {"bytes": size, "milliseconds": predicted(result)}
+
+
+def predicted(model: pathlib.Path) -> float:
+    """Return the predicted milliseconds of one run of a model on the default device, as ONNX Runtime optimizes it."""
+    costs = traffic(plain_copy(amp.load(model)).model, fuse=True)
+    return cost_of_run(costs, DEFAULT_DEVICE).milliseconds
+
+
+def table(records: Sequence[Record]) -> str:
+    """Return the records as a table in Markdown."""
+    head = "| model | inputs | size, former | now | verdict, former | now | time, former | now |"
+    return "\n".join([head, f"| {' | '.join(['---'] * 8)} |", *map(row, records)])
+
+
+def row(record: Record) -> str:
+    """Return a record as a row. Sizes and predicted times are ratios to those of the source."""
+    former, now = record["former"], record["now"]
+    cells = [record["model"], "yes" if record["inputs"] else "no"]
+    cells += [f"{made['bytes'] / record['bytes']:.2f}" for made in (former, now)]
+    cells += [made["verdict"].partition(" of fp32")[0] for made in (former, now)]
+    cells += [f"{made['milliseconds'] / record['milliseconds']:.2f}" for made in (former, now)]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
