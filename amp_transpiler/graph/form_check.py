@@ -213,6 +213,12 @@ def _split_faults(node: ir.Node) -> Iterator[str]:
         yield f"has an attribute 'num_outputs' of {num_outputs.as_int()}, but {len(node.outputs)} outputs"
 
 
+def _transpose_faults(node: ir.Node) -> Iterator[str]:
+    order = list(node.attributes.get_ints("perm", ()))
+    if sorted(order) != list(range(len(order))):
+        yield f"has an attribute 'perm' of {order}, expected each axis from 0 on, once"
+
+
 _TERM = r"[A-Za-z]*(?:\.{3})?[A-Za-z]*"
 _EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 
@@ -244,5 +250,6 @@ _CHECKS: dict[str, Callable[[ir.Node], Iterator[str]]] = {
     "Loop": _loop_faults,
     "Scan": _scan_faults,
     "Split": _split_faults,
+    "Transpose": _transpose_faults,
 }
 """Operators that need more than their schema's counts and types."""

@@ -264,8 +264,9 @@ class _Assigner:
         reasons = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting, sizing)
         steep = near_zero(nodes, self._policy.low, self._given_ranges(), self._policy.headroom, safe, integers)
         grown = growing(model, nodes, KnownShapes(model, {}))
-        grows = {node: GROWS for node in nodes if touches_growing(node, grown) and node not in self.masks.nodes}
-        powers = degrees(nodes)
+        readers = (node for node in nodes if touches_growing(node, grown)) if grown else ()
+        grows = {node: GROWS for node in readers if node not in self.masks.nodes}
+        powers = degrees(nodes) if self._has_shown_ranges() else {}
         unsafe = {
             node: reason
             for node, reason in reasons.items()
@@ -281,10 +282,14 @@ class _Assigner:
     def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node], powers: Mapping[ir.Value, float]) -> bool:
         """Whether data speak for a node that is unsafe by its nature."""
         policy = self._policy
-        if policy.numerics != "shown" or policy.evidence is None:
+        if policy.evidence is None or not self._has_shown_ranges():
             return False
         ranges, counts = policy.evidence.ranges, node in counting
         return shown_safe(node, ranges, policy.low, policy.headroom, counts=counts, degrees=powers)
+
+    def _has_shown_ranges(self) -> bool:
+        """Whether data decide about what is unsafe by its nature."""
+        return self._policy.numerics == "shown" and self._policy.evidence is not None
 
     def _positions(self) -> dict[ir.Node, str]:
         """Find what is computed only from integers with a node that has no low form, such as a Range.

@@ -66,16 +66,20 @@ def find_masks(
             mask; that of a feature is not.
         is_fixed: whether a node stays in float32 whatever else is decided: then its mask stays as it is.
     """
+    hiding = {
+        node: indices
+        for node in nodes
+        if (indices := [i for i in _starting_inputs(node, from_integers) if ranges.hides(node.inputs[i])])
+    }
+    if not hiding:
+        return NO_MASKS
     hidden = _hidden(nodes, is_fixed)
     uses: set[tuple[ir.Node, int]] = set()
     masked: dict[ir.Value, bool] = {}  # values with a mask in them -> whether they are nothing else
     maskings: set[ir.Node] = set()
     for node in nodes:
-        starts = [
-            (node, index)
-            for index in _starting_inputs(node, from_integers)
-            if all(value in hidden for value in node.outputs) and ranges.hides(node.inputs[index])
-        ]
+        is_hidden = all(value in hidden for value in node.outputs)
+        starts = [(node, index) for index in hiding.get(node, ())] if is_hidden else []
         if not starts and not any(value in masked for value in node.inputs):
             continue
         if not starts and not any(value in hidden for value in node.outputs):

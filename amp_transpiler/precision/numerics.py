@@ -176,7 +176,7 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults, mas
             _pass_through(node, beyond)
             if _may_leave_range(node, beyond, ranges, masks):
                 beyond.update(node.outputs)
-    for node in nodes:
+    for node in nodes if beyond else ():
         if _makes_float32(node) and _reads(node, beyond):
             yield node, "its input may be beyond float16's range: it was computed with a mask or another large constant"
 

@@ -33,7 +33,26 @@ def refer(model):
     attribute.ref_attr_name = "slope"
 
 
+def ordered(*axes):
+    def damage(model):
+        del only(model).attribute[0].ints[:]
+        only(model).attribute[0].ints.extend(axes)
+
+    return damage
+
+
 CASES = [
+    *(
+        ("(float[2,3,4] x) => (float[4,3,2] y) { y = Transpose <perm = [2, 1, 0]> (x) }", ordered(*axes), message)
+        for axes, message in {
+            (0, -1, 2): "Transpose 'y' has an attribute 'perm' of [0, -1, 2], expected each axis from 0 on, once",
+            (-9, 1, 2): "'perm' of [-9, 1, 2]",
+            (0, 1, 3): "'perm' of [0, 1, 3]",
+            (1, 1, 2): "'perm' of [1, 1, 2]",
+            (2**40, 1, 0): "'perm' of [1099511627776, 1, 0]",
+            tuple(range(1, 200)): "'perm' of [1, 2, 3,",
+        }.items()
+    ),
     (CAST, lambda m: only(m).input.pop(), "Cast 'y' has 0 inputs, expected 1"),
     (CAST, lambda m: only(m).input.append("x"), "Cast 'y' has 2 inputs, expected 1"),
     (CAST, lambda m: only(m).attribute.pop(), "Cast 'y' lacks its attribute 'to'"),
