@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the options of docs/reference/command.md and the arguments in `transpile`'s docstring from `option_table.py`.
+"""Writes `transpile`'s signature and docstring, and the options of docs/reference/command.md, as they are declared.
 
-    python scripts/option_docs.py           # rewrite both
+    python scripts/option_docs.py           # rewrite both files
     python scripts/option_docs.py --check   # change nothing; exit 1 and show the difference if they are out of date
 
-Run it after every change of the table.
+Run it after every change of a field in `amp_transpiler/options/`. A parameter that is new comes last.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import inspect
 import pathlib
@@ -17,15 +18,21 @@ import re
 import sys
 import textwrap
 
-from amp_transpiler.option_table import GROUPS, OPTIONS, Option
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.options.option import GROUPS, Option, declarations
+from amp_transpiler.options.table import OPTIONS
 from amp_transpiler.pipeline import transpile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "command.md"
 PIPELINE = ROOT / "amp_transpiler" / "pipeline.py"
+FIELDS = ROOT / "amp_transpiler" / "options" / "conversion.py"
 
 _TABLE = re.compile(r"(?<=<!-- options, by scripts/option_docs.py -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
 _ARGUMENTS = re.compile(r"(?<=    Args:\n)        src: .*?(?=\n    Returns:)", re.DOTALL)
+_PARAMETERS = re.compile(
+    r"(?<=    dst: str \| os.PathLike\[str\] \| None = None,\n    \*,\n).*?(?=\) -> Report:\n)", re.DOTALL
+)
 _WIDTH = 120
 
 
@@ -43,21 +50,22 @@ def main() -> int:
             print(f"{path.relative_to(ROOT)}: rewritten")
             continue
         status = 1
-        print(f"{path.relative_to(ROOT)} does not match option_table.py; run python scripts/option_docs.py")
+        print(f"{path.relative_to(ROOT)} does not match the declared options; run python scripts/option_docs.py")
         print("\n".join(difflib.unified_diff(before.splitlines(), text.splitlines(), "is", "should be", lineterm="")))
     return status
 
 
 def updated() -> dict[pathlib.Path, str]:
-    """Return both files with the texts that the table gives."""
+    """Return both files with the texts that the declared options give."""
+    page, pipeline = PAGE.read_text(encoding="utf-8"), PIPELINE.read_text(encoding="utf-8")
+    pipeline = _replaced(PIPELINE, pipeline, _PARAMETERS, signature_parameters())
     return {
-        PAGE: _replaced(PAGE, _TABLE, page_table()),
-        PIPELINE: _replaced(PIPELINE, _ARGUMENTS, docstring_arguments()),
+        PAGE: _replaced(PAGE, page, _TABLE, page_table()),
+        PIPELINE: _replaced(PIPELINE, pipeline, _ARGUMENTS, docstring_arguments()),
     }
 
 
-def _replaced(path: pathlib.Path, place: re.Pattern[str], text: str) -> str:
-    before = path.read_text(encoding="utf-8")
+def _replaced(path: pathlib.Path, before: str, place: re.Pattern[str], text: str) -> str:
     if len(place.findall(before)) != 1:
         raise SystemExit(f"{path}: expected one place that matches {place.pattern!r}")
     return place.sub(lambda _: text, before)
@@ -76,6 +84,36 @@ def page_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def parameters() -> list[str]:
+    """Return the options in the order of `transpile`'s parameters: as they are there, then those that are new."""
+    fields = declarations(ConversionOptions)
+    there = [name for name in inspect.signature(transpile).parameters if name in fields]
+    return [*there, *(name for name in fields if name not in there)]
+
+
+def signature_parameters() -> str:
+    """Return the lines below the asterisk in `transpile`'s signature: types and defaults as the fields write them."""
+    [record] = (
+        node
+        for node in ast.parse(FIELDS.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == ConversionOptions.__name__
+    )
+    written = {
+        ast.unparse(field.target): (ast.unparse(field.annotation), _default(field.value))
+        for field in record.body
+        if isinstance(field, ast.AnnAssign)
+    }
+    return "".join(f"    {name}: {' = '.join(written[name])},\n" for name in parameters())
+
+
+def _default(call: ast.expr | None) -> str:
+    if not isinstance(call, ast.Call):
+        raise SystemExit(f"{FIELDS}: a field of {ConversionOptions.__name__} is not made by option()")
+    default = call.args[0]
+    text = isinstance(default, ast.Constant) and isinstance(default.value, str)
+    return ast.unparse(default).replace("'", '"') if text else ast.unparse(default)
+
+
 def docstring_arguments() -> str:
     """Return the lines below `Args:`, in the order of the signature."""
     rows: dict[str, Option] = {}
@@ -86,7 +124,7 @@ def docstring_arguments() -> str:
         _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
     )
     lines = []
-    for name in inspect.signature(transpile).parameters:
+    for name in ("src", "dst", *parameters()):
         option = rows[name]
         text = f"{name}: {_sentences(option, option.python or option.text)}"
         lines += wrapper.wrap(text)

@@ -1,6 +1,5 @@
-"""The table of options: the parser, the parsed options, `transpile` and the texts agree with it and with the code."""
+"""The declared options: the parser, the parsed options, `transpile` and the texts agree with them and with the code."""
 
-import dataclasses
 import inspect
 
 import onnx
@@ -9,9 +8,10 @@ import pytest
 
 import amp_transpiler as amp
 import option_docs
-from amp_transpiler.cli.options import Options, parse
+from amp_transpiler.cli.options import parse
 from amp_transpiler.cli.parser import build_parser
-from amp_transpiler.option_table import GROUPS, OPTIONS
+from amp_transpiler.options.option import GROUPS
+from amp_transpiler.options.table import OPTIONS
 from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.paddle.levels import LEVELS
 from amp_transpiler.systems.registry import SYSTEMS
@@ -22,14 +22,9 @@ ROWS = {option.name: option for option in OPTIONS}
 SIGNATURE = inspect.signature(amp.transpile).parameters
 
 
-def test_the_readme_and_the_docstring_are_written_from_the_table():
+def test_the_page_the_signature_and_the_docstring_are_written_from_the_fields():
     for path, text in option_docs.updated().items():
         assert path.read_text(encoding="utf-8") == text, "run python scripts/option_docs.py"
-
-
-def test_parsed_options_are_the_rows_of_the_command():
-    of_the_command = {option.name for option in OPTIONS if option.flags or option.metavar}
-    assert {field.name for field in dataclasses.fields(Options)} == of_the_command
 
 
 def test_every_option_of_the_synopsis_is_known():
@@ -43,12 +38,11 @@ def test_every_option_of_the_synopsis_is_known():
 
 def test_each_parameter_of_transpile_has_a_row_and_is_set_by_the_command():
     assert {option.parameter for option in OPTIONS} - {None} == set(SIGNATURE)
-    positional, of_the_run = {"src", "dst"}, {"progress"}
-    assert set(parse(["m.onnx"]).conversion()) == set(SIGNATURE) - positional - of_the_run
+    assert set(parse(["m.onnx"]).conversion.keywords()) == set(SIGNATURE) - {"src", "dst"}
 
 
 def test_the_command_and_python_have_the_same_defaults():
-    given = parse(["m.onnx"]).conversion()
+    given = parse(["m.onnx"]).conversion.keywords()
     assert given == {name: SIGNATURE[name].default for name in given}
 
 
@@ -126,7 +120,7 @@ def test_an_option_does_what_the_table_says(case, tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(onnx.parser.parse_model(CLAIMS_MODEL), path)
     options = parse([str(path), "--no-verify", *arguments])
-    report = amp.transpile(path, **options.conversion())
+    report = amp.transpile(path, **options.conversion.keywords())
     assert " ".join(row.name for row in report.decisions if row.precision == "low") == expected
 
 
@@ -144,7 +138,7 @@ def test_an_option_does_what_the_table_says(case, tmp_path):
 )
 def test_the_report_says_who_decided(arguments, expected):
     options = parse(["m.onnx", "--no-verify", *arguments])
-    report = amp.transpile(onnx.parser.parse_model(CLAIMS_MODEL), **options.conversion())
+    report = amp.transpile(onnx.parser.parse_model(CLAIMS_MODEL), **options.conversion.keywords())
     assert (report.system, report.level, report.asked) == expected
 
 
@@ -167,7 +161,7 @@ BOTH = "mixed gemm, mixed softmax"
 def test_mixed_operators_with_spaces_or_commas(arguments, models, expected):
     options = parse([*arguments, "--no-verify"])
     assert options.models == models
-    assert Request(mixed_ops=options.mixed_ops).label == expected
+    assert Request(mixed_ops=options.conversion.mixed_ops).label == expected
 
 
 @pytest.mark.parametrize(
@@ -183,7 +177,7 @@ def test_mixed_operators_with_spaces_or_commas(arguments, models, expected):
 def test_torchs_default_on_a_cpu_is_said(arguments, said):
     """torch.autocast: float16 on CUDA, bfloat16 on a CPU."""
     report = amp.transpile(
-        onnx.parser.parse_model(CLAIMS_MODEL), **parse(["m.onnx", "--no-verify", *arguments]).conversion()
+        onnx.parser.parse_model(CLAIMS_MODEL), **parse(["m.onnx", "--no-verify", *arguments]).conversion.keywords()
     )
     assert any("torch's autocast on a CPU has bfloat16" in note for note in report.notes) is said
 

@@ -375,7 +375,7 @@ def check_script(command: str) -> None:
     elif not command.startswith("amp-transpile"):
         return  # a program of others
     else:
-        modules = [ROOT / "amp_transpiler/option_table.py", *(ROOT / "amp_transpiler/cli").rglob("*.py")]
+        modules = [path for room in ("options", "cli") for path in (ROOT / "amp_transpiler" / room).rglob("*.py")]
         source = "\n".join(path.read_text(encoding="utf-8") for path in modules)
     assert [option for option in options if option not in source] == [], command
 

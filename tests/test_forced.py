@@ -11,8 +11,8 @@ import amp_transpiler as amp
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.regions import REGION_KEY
-from amp_transpiler.option_table import OPTIONS
-from amp_transpiler.systems import choice
+from amp_transpiler.options.table import OPTIONS
+from amp_transpiler.systems import option_names
 
 MODEL = """
 <ir_version: 10, opset_import: ["": OPSET]>
@@ -227,7 +227,7 @@ def test_a_tolerance_may_be_text(given, expected, monkeypatch):
         seen["tolerance"] = policy.limits.tolerance
         raise OptionError("enough")
 
-    monkeypatch.setattr("amp_transpiler.pipeline.convert_and_compare", stop)
+    monkeypatch.setattr("amp_transpiler.stages.convert_and_compare", stop)
     with pytest.raises(OptionError, match="enough"):
         amp.transpile(model(13, SIMPLE), tolerance=given, prefer="size")
     assert seen["tolerance"] == pytest.approx(expected)
@@ -242,10 +242,10 @@ def test_a_tolerance_that_is_none_is_refused(given):
 @pytest.mark.parametrize(
     ("option", "names"),
     [
-        ("level", choice.LevelName),
-        ("target", choice.TargetName),
-        ("policy", choice.PolicyName),
-        ("preset", choice.PresetName),
+        ("level", option_names.LevelName),
+        ("target", option_names.TargetName),
+        ("policy", option_names.PolicyName),
+        ("preset", option_names.PresetName),
     ],
 )
 def test_the_literal_types_are_the_names_in_the_table(option, names):

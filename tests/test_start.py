@@ -45,7 +45,7 @@ def folder(tmp_path):
         pytest.param("import amp_transpiler", 10, id="import"),
         pytest.param(CAST, 190, id="cast, save and session"),
         pytest.param(TRANSPILE, 330, id="transpile"),
-        pytest.param(COMMAND, 350, id="command"),
+        pytest.param(COMMAND, 360, id="command"),  # six of them declare and read the options
         pytest.param(WORKER, 90, id="process that checks"),
     ],
 )

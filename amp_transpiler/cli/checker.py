@@ -10,5 +10,5 @@ __all__ = ["start_checker"]
 
 def start_checker(options: Options) -> None:
     """Let the process that checks import ONNX Runtime while this one imports what it converts with."""
-    if not options.no_verify and options.copied_by is None:
+    if options.conversion.verify and options.copied_by is None:
         start_ahead()

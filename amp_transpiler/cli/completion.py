@@ -18,7 +18,7 @@ from amp_transpiler.cli.doctor import DOCTOR, doctor_parser
 from amp_transpiler.cli.exit_status import OK
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.errors import OptionError
-from amp_transpiler.option_table import OPTIONS
+from amp_transpiler.options.table import OPTIONS
 
 __all__ = ["COMPLETION", "SHELLS", "completion", "completion_script"]
 

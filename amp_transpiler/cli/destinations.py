@@ -54,7 +54,7 @@ def jobs_of(sources: Sources, options: Options) -> list[Job]:
         InputError: what `--inputs` names cannot be read.
     """
     samples = samples_of(sources, options)
-    keep = (sources.are_many or options.skip_unchanged) and not (options.dry_run or options.no_cache)
+    keep = (sources.are_many or options.skip_unchanged) and not (options.dry_run or not options.conversion.cache)
     return [
         dataclasses.replace(job, inputs=samples[job.model].place, found=samples[job.model].found, keep=keep)
         for job in destinations(sources, options)

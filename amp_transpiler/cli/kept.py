@@ -102,13 +102,14 @@ def _question(job: Job, options: Options) -> str:
     from amp_transpiler.verification.child import default_place_name, hardware_name
     from amp_transpiler.verification.evidence_cache import in_words
 
-    asked = {name: value for name, value in options.conversion().items() if name not in ("inputs", "recipe")}
-    place = "none" if options.no_verify or options.device_check == "no" else hardware_name(default_place_name())
+    conversion = options.conversion
+    asked = {name: value for name, value in conversion.keywords().items() if name not in ("inputs", "recipe")}
+    place = "none" if not conversion.verify or conversion.device_check == "no" else hardware_name(default_place_name())
     digest = new_digest()
     digest.update(in_words((_FORMAT, package_versions(), place, asked, os.path.realpath(job.output))).encode())
     _add_files(digest, files_of(job.model))
-    metric = None if options.metric is None else options.metric.rpartition(":")[0]
-    for file in (job.inputs, options.recipe, metric):
+    metric = None if conversion.metric is None else str(conversion.metric).rpartition(":")[0]
+    for file in (job.inputs, options.as_written["recipe"], metric):
         digest.update(b"\0")
         if file is not None:
             _add_files(digest, _files_at(pathlib.Path(file)))

@@ -20,7 +20,7 @@ def next_option(outcome: Outcome, options: Options) -> str:
     report = outcome.report
     if report is None or outcome.error is not None or report.is_copy or options.copied_by is not None:
         return ""
-    if report.kept_float32 and options.prefer in ("balance", "time"):
+    if report.kept_float32 and options.conversion.prefer in ("balance", "time"):
         if report.pays_from:
             return f"--dim {report.pays_from}: if that is what you run, it gains"
         if report.known_times().lowered is not None:
@@ -29,7 +29,7 @@ def next_option(outcome: Outcome, options: Options) -> str:
         return faster
     if outcome.job.inputs is None and report.verdict_word is Verdict.PLAUSIBLE:
         return "--inputs samples.npz: compares on your data, where this rests on made-up inputs"
-    if report.outputs and options.tolerance is None and options.metric is None:
+    if report.outputs and options.conversion.tolerance is None and options.conversion.metric is None:
         return "--tolerance 0.1%: the best conversion within an error that you choose"
     if options.report is None:
         return "--report report.html: a page with the graph and every node"
@@ -38,7 +38,9 @@ def next_option(outcome: Outcome, options: Options) -> str:
 
 def _faster(report: Report, options: Options) -> str:
     """Return the option that makes a slower result faster; empty where it is not slower, or none does."""
-    if not slower_words(report) or options.prefer == "time" or report.level is None:  # systems without levels
+    if (
+        not slower_words(report) or options.conversion.prefer == "time" or report.level is None
+    ):  # systems without levels
         return ""
     sizes = f", or --dim {report.pays_from} if that is what you run" if report.pays_from else ""
     if report.level == "auto":

@@ -5,196 +5,55 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.cli.places import STREAM, check_name
 from amp_transpiler.errors import OptionError
-from amp_transpiler.option_table import OPTIONS
-
-if TYPE_CHECKING:
-    from amp_transpiler.precision.user_lists import UserLists
+from amp_transpiler.options.command import CommandOptions
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.options.option import declarations
+from amp_transpiler.options.table import OPTIONS
+from amp_transpiler.systems.option_names import DEFAULT_DTYPE
 
 __all__ = ["Options", "parse"]
 
 _GROUPS = re.compile(r"(gemm|softmax)(,(gemm|softmax))*,?", re.IGNORECASE)
-
-# A copy changes nothing and compares nothing, so these would be ignored.
 _COPYING = {option.name: option.copying.lower() for option in OPTIONS if option.copying is not None}
-_NO_EFFECT_ON_COPIES = (
-    "io_types",
-    "promote",
-    "white",
-    "black",
-    "black_var",
-    "guard",
-    "disable_amp",
-    "include",
-    "opset",
-    "state",
-    "master_weights",
-    "loss_scaling",
-    "optimize",
-    "recipe",
-    "save_recipe",
-    "prefer",
-    "device",
-    "dims",
-    "headroom",
-    "data_max",
-    "init_max",
-    "max_depth_of_reduction",
-    "metric",
-    "metric_bound",
-    "frontier",
-    "inputs",
-    "tolerance",
-    "mismatch",
-    "device_check",
-    "benchmark",
-)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """The options, named as on the command line; `option_table` says what they mean.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of one call of the command.
 
     Attributes:
-        io_types: True keeps the types of all inputs and outputs, False makes all low; names: those that become low.
-        tolerance: a fraction; text that `transpile` reads, if it names outputs; or None.
-        mismatch: a share, or None.
-        json: a path, `-` for stdout, or None.
+        conversion: the options of `transpile` that are the same for every model.
+        as_written: option -> what was written on the command line, or its default, for the report in JSON.
     """
 
-    models: list[str]
-    output: str | None
-    recursive: bool
-    skip_unchanged: bool
-    level: str
-    dtype: str | None
-    target: str
-    ort: str | None
-    io_types: bool | frozenset[str]
-    promote: bool
-    white: list[str]
-    black: list[str]
-    black_var: list[str]
-    guard: list[str]
-    disable_amp: list[str]
-    include: list[str]
-    opset: int | None
-    prefer: str
-    device: str
-    dims: list[tuple[str, int]]
-    headroom: float
-    data_max: float | None
-    init_max: float | None
-    max_depth_of_reduction: int | None
-    policy: str
-    preset: str | None
-    mixed_ops: str | None
-    state: list[tuple[str, str]]
-    master_weights: bool
-    loss_scaling: bool
-    optimize: bool
-    recipe: str | None
-    inputs: str | None
-    tolerance: float | str | None
-    mismatch: float | None
-    metric: str | None
-    metric_bound: float | None
-    frontier: bool
-    device_check: str
-    no_cache: bool
-    no_verify: bool
-    benchmark: bool
-    explain: bool
-    report: str | None
-    json: str | None
-    junit: str | None
-    sarif: str | None
-    save_recipe: str | None
-    dry_run: bool
-    jobs: int
-    quiet: bool
-    verbose: int
-
-    def conversion(self) -> dict[str, Any]:
-        """Return the arguments of `transpile` that are the same for every model."""
-        from amp_transpiler.systems.choice import DEFAULT_DTYPE  # which loads onnx
-
-        return {
-            "level": self.level,
-            "dtype": self.dtype or DEFAULT_DTYPE,
-            "target": self.target,
-            "ort": self.ort,
-            "keep_io_types": self.kept_io_types,
-            "amp_lists": self.lists,
-            "use_promote": self.promote,
-            "policy": self.policy,
-            "preset": self.preset,
-            "mixed_ops": self.mixed_ops or (),
-            "guard": tuple(self.guard),
-            "disable_amp": tuple(self.disable_amp),
-            "include": tuple(self.include),
-            "opset": self.opset,
-            "state": dict(self.state) or None,
-            "master_weights": self.master_weights or None,
-            "loss_scaling": self.loss_scaling,
-            "optimize": self.optimize,
-            "recipe": self.recipe,
-            "inputs": self.inputs,
-            "tolerance": self.tolerance,
-            "mismatch": self.mismatch,
-            "prefer": self.prefer,
-            "device": self.device,
-            "dims": dict(self.dims) or None,
-            "headroom": self.headroom,
-            "data_max": self.data_max,
-            "init_max": self.init_max,
-            "max_depth_of_reduction": self.max_depth_of_reduction,
-            "metric": self.metric,
-            "metric_bound": self.metric_bound,
-            "frontier": self.frontier or self.report_shows_curve,
-            "device_check": self.device_check,
-            "cache": not self.no_cache,
-            "verify": not self.no_verify,
-        }
+    conversion: ConversionOptions
+    as_written: Mapping[str, Any]
 
     @property
-    def report_shows_curve(self) -> bool:
-        """Whether the report in HTML has a curve between error and cost to show."""
-        decides = self.level.lower() == "auto" and self.policy == "paddle" and not (self.preset or self.mixed_ops)
-        return self.report is not None and decides and not self.no_verify and self.dtype != "float32"
-
-    @property
-    def kept_io_types(self) -> bool | dict[str, str]:
-        """`keep_io_types` of `transpile`."""
-        return self.io_types if isinstance(self.io_types, bool) else dict.fromkeys(sorted(self.io_types), "low")
-
-    @property
-    def lists(self) -> UserLists | None:
-        """`amp_lists` of `transpile`: the names as given, which it looks up in the model; None without any."""
-        if not (self.white or self.black or self.black_var):
-            return None
-        from amp_transpiler.precision.user_lists import UserLists
-
-        return UserLists(frozenset(self.white), frozenset(self.black), frozenset(self.black_var))
+    def inputs(self) -> str | None:
+        """The place of the samples, as it was written; `samples.py` says what it may be."""
+        place: str | None = self.as_written["inputs"]
+        return place
 
     @property
     def low_dtype(self) -> str:
         """The lower precision: `--dtype` if given; else bfloat16 for SambaNova's options, float16 for all others."""
-        return self.dtype or ("bfloat16" if self.preset is not None or self.mixed_ops else "float16")
+        asked = self.conversion
+        by_sambanova = asked.preset is not None or bool(asked.mixed_ops)
+        return "bfloat16" if asked.dtype is DEFAULT_DTYPE and by_sambanova else asked.dtype
 
     @property
     def copied_by(self) -> str | None:
         """The option by which the files are copied as they are, as in `--preset mp0`; None if they are converted."""
-        copying_options = {name: getattr(self, name) for name in _COPYING} if self.mixed_ops is None else {}
-        copying = (
-            f"--{name} {value}" for name, value in copying_options.items() if str(value).lower() == _COPYING[name]
-        )
-        return next(copying, None)
+        names = {} if self.conversion.mixed_ops else _COPYING
+        copying = {name: str(getattr(self.conversion, name)) for name in names}
+        return next((f"--{name} {value}" for name, value in copying.items() if value.lower() == names[name]), None)
 
     @property
     def silent(self) -> bool:
@@ -218,12 +77,46 @@ def parse(argv: Sequence[str] | None) -> Options:
     arguments = sys.argv[1:] if argv is None else list(argv)
     # Models may stand between options; but behind `--` they may begin with a dash, which that parsing forgets.
     parse_arguments = parser.parse_args if "--" in arguments else parser.parse_intermixed_args
-    options = Options(**vars(parse_arguments(_with_joined_mixed_ops(arguments))))
-    _check_contradictions(options)
+    raw = vars(parse_arguments(_with_joined_mixed_ops(arguments)))
+    conversion = ConversionOptions(**_values(ConversionOptions, raw))
+    options = Options(conversion=conversion, as_written=_as_written(raw), **_values(CommandOptions, raw))
+    _check_contradictions(options, raw["state"])
     if options.copied_by is not None:
-        ignored = [name for name in _NO_EFFECT_ON_COPIES if getattr(options, name) != parser.get_default(name)]
-        _check_copy(options, [f"--{name.replace('_', '-')}" for name in ignored])
+        _check_copy(options.copied_by, raw)
+    if _report_shows_curve(options):
+        return dataclasses.replace(options, conversion=dataclasses.replace(conversion, frontier=True))
     return options
+
+
+def _values(record: type, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record that have flags or a place on the command line."""
+    declared = declarations(record).items()
+    return {field: declaration.value_of(raw) for field, declaration in declared if declaration.options[0].name in raw}
+
+
+def _as_written(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was written of each option; for those that were left out their defaults, where these are words."""
+    declared = [*declarations(CommandOptions).values(), *declarations(ConversionOptions).values()]
+    defaults = {option.name: declaration.default for declaration in declared for option in declaration.options}
+    written = {
+        option.name: _word(defaults[option.name]) if raw[option.name] is None else raw[option.name]
+        for option in OPTIONS
+        if option.name in raw and option.name != "models"
+    }
+    io_types = written["io_types"]
+    return written | {"io_types": ("low", "keep")[io_types] if isinstance(io_types, bool) else list(io_types)}
+
+
+def _word(default: Any) -> Any:
+    """Return a default as the command shows it; None for one that stands for more than itself."""
+    return None if default is DEFAULT_DTYPE or default == () else default
+
+
+def _report_shows_curve(options: Options) -> bool:
+    """Whether the report in HTML has a curve between error and cost to show."""
+    asked = options.conversion
+    by_cost = asked.level.lower() == "auto" and asked.policy == "paddle" and not (asked.preset or asked.mixed_ops)
+    return options.report is not None and by_cost and asked.verify and asked.dtype != "float32"
 
 
 def _with_joined_mixed_ops(arguments: Sequence[str]) -> list[str]:
@@ -239,33 +132,58 @@ def _with_joined_mixed_ops(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def _check_contradictions(options: Options) -> None:
+def _check_contradictions(options: Options, states: Sequence[tuple[str, str]]) -> None:
+    asked = options.conversion
     for name in ("tolerance", "mismatch", "metric", "frontier"):
-        if options.no_verify and getattr(options, name) not in (None, False):
+        if not asked.verify and getattr(asked, name) not in (None, False):
             raise OptionError(f"--{name} needs the comparison that --no-verify skips; drop one of the two")
-    both = sorted(set(options.white) & set(options.black))
+    lists = asked.amp_lists
+    both = [] if lists is None else sorted(set(lists.custom_white_list) & set(lists.custom_black_list))
     if both:
         raise OptionError(f"operator {both[0]!r} is both in --white and in --black; drop one of the two")
     if options.benchmark and options.jobs > 1:
         raise OptionError("--benchmark and --jobs: the measurements would disturb each other; drop one of the two")
-    for name in ("report", "save_recipe", "explain", "benchmark", "no_cache", "dry_run"):
-        if options.skip_unchanged and getattr(options, name):
-            raise OptionError(
-                f"--skip-unchanged and --{name.replace('_', '-')}: a model that is skipped is not converted, so there "
-                "would be nothing to show or to remember; drop one of the two"
-            )
-    if options.skip_unchanged and options.to_stdout:
-        raise OptionError("--skip-unchanged needs a result that stays; give -o a file instead of -")
-    named = [name for name, _ in options.state]
+    _check_skipping(options)
+    named = [name for name, _ in states]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise OptionError(f"--state binds input {twice[0]!r} twice; drop one of the two")
     if options.inputs is not None:
         check_name("--inputs", options.inputs)
 
 
-def _check_copy(options: Options, ignored: Sequence[str]) -> None:
+def _check_skipping(options: Options) -> None:
+    if not options.skip_unchanged:
+        return
+    shows_or_remembers = {
+        "report": options.report,
+        "save_recipe": options.save_recipe,
+        "explain": options.explain,
+        "benchmark": options.benchmark,
+        "no_cache": not options.conversion.cache,
+        "dry_run": options.dry_run,
+    }
+    for name, asked in shows_or_remembers.items():
+        if asked:
+            raise OptionError(
+                f"--skip-unchanged and --{name.replace('_', '-')}: a model that is skipped is not converted, so there "
+                "would be nothing to show or to remember; drop one of the two"
+            )
+    if options.to_stdout:
+        raise OptionError("--skip-unchanged needs a result that stays; give -o a file instead of -")
+
+
+def _check_copy(copied_by: str, raw: Mapping[str, Any]) -> None:
+    """Refuse what would be ignored, since a copy changes nothing and compares nothing."""
+    declared = [*declarations(ConversionOptions).values(), *declarations(CommandOptions).values()]
+    ignored = [
+        option.flags[-1]
+        for declaration in declared
+        for option in declaration.options
+        if option.flags and option.is_lost_on_copies
+        if option.is_written(raw) and raw[option.name] != declaration.default
+    ]
     if ignored:
         raise OptionError(
-            f"{options.copied_by} copies the files as they are, so {', '.join(ignored)} would have no effect; "
+            f"{copied_by} copies the files as they are, so {', '.join(ignored)} would have no effect; "
             "drop one of the two, or choose another level or preset"
         )

@@ -120,12 +120,8 @@ def _convert(outcome: Outcome, source: pathlib.Path, result: pathlib.Path | None
     model: Any = load(source) if options.benchmark else source  # loaded once for both
     title = STANDARD_INPUT if is_standard_input(outcome.job.model) else source.name
     with progress_bar(title, options) as progress:
-        outcome.report = transpile(
-            model,
-            _place(outcome.job, result, options),
-            **options.conversion() | {"inputs": outcome.job.inputs},
-            progress=progress,
-        )
+        asked = dataclasses.replace(options.conversion, inputs=outcome.job.inputs, progress=progress)
+        outcome.report = transpile(model, _place(outcome.job, result, options), **asked.keywords())
     if options.benchmark:
         outcome.benchmark = _benchmark(model, source, outcome.report, outcome.job.inputs)
 

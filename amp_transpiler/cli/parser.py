@@ -1,24 +1,22 @@
-"""The argument parser, built from the table of options."""
+"""The argument parser, built from the declared options."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from amp_transpiler.cli.exit_status import EXIT_STATUS_TEXT
 from amp_transpiler.errors import OptionError
-from amp_transpiler.option_table import GROUPS, OPTIONS, Option, flag_for
-from amp_transpiler.precision.limits import HEADROOM, checked_headroom, parse_mismatch, parse_tolerance
+from amp_transpiler.options.option import GROUPS, Option
+from amp_transpiler.options.table import OPTIONS, flag_for
 from amp_transpiler.version import __version__
 
 __all__ = ["FIRST_EXAMPLES", "Formatter", "Parser", "build_parser"]
 
 _COMMAND = "amp-transpile"
 _UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
-_MOST_JOBS = 256
 
 _USAGE = """\
 %(prog)s [OPTION]... MODEL...
@@ -62,7 +60,7 @@ amp-transpile --help lists the options used most; amp-transpile doctor says what
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser, whose results are named as the fields of `Options`."""
+    """Return the parser, whose results are named as the rows of `OPTIONS`; None, False or [] for what was not given."""
     parser = Parser(
         prog=_COMMAND,
         usage=_USAGE,
@@ -156,11 +154,12 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
         group.add_argument(option.name, metavar=option.metavar, nargs="+", help=_help(option))
         return
     settings: dict[str, Any] = {"dest": option.name, "help": _help(option)}
-    if option.metavar is None:
-        settings |= {"action": "count", "default": 0} if option.repeated else {"action": "store_true"}
+    if option.is_switch:
+        settings |= {"action": "store_true"}
+    elif option.metavar is None:
+        settings |= {"action": "count"}
     else:
-        settings |= {"metavar": option.metavar, "default": _DEFAULTS.get(option.name, option.default)}
-        settings |= {"type": _TYPES.get(option.name, str)}
+        settings |= {"metavar": option.metavar, "type": option.read}
         if option.default is not None:
             settings["choices"] = tuple(option.values)
         if option.repeated:
@@ -177,127 +176,3 @@ def _help(option: Option) -> str:
     width = max(map(len, option.values), default=0) + 2
     lines = [text, *(f"{value:{width}}\t{meaning}" for value, meaning in option.values.items())]
     return "\n".join(lines).replace("`", "").replace("%", "%%")
-
-
-# ---- values ----
-
-
-def _dtype(text: str) -> str:
-    names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-    name = names.get(text.lower(), text.lower())
-    if name not in names.values():
-        raise argparse.ArgumentTypeError(f"unknown dtype {text!r}: expected float16, bfloat16 or float32")
-    return name
-
-
-def _mixed_ops(text: str) -> str:
-    if not text.replace(",", " ").strip():
-        raise argparse.ArgumentTypeError(f"{text!r} names no operator: expected gemm, softmax or both")
-    return text
-
-
-def _regex(text: str) -> str:
-    from amp_transpiler.graph.user_patterns import compile_pattern  # few calls have a pattern
-
-    try:
-        compile_pattern(text, "the")
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
-
-
-def _opset(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no opset: expected a number such as 17")
-    return int(text[:9])
-
-
-def _tolerance(text: str) -> float | str:
-    """Return a fraction, or the text itself if it names outputs."""
-    try:
-        overall, outputs = parse_tolerance(text)
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text if outputs or overall is None else overall
-
-
-def _mismatch(text: str) -> float:
-    try:
-        return parse_mismatch(text)
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _dim(text: str) -> tuple[str, int]:
-    name, equals, size = text.rpartition("=")
-    if not (name and equals and size.isdecimal() and int(size)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=SIZE: expected such as batch=8")
-    return name, int(size)
-
-
-def _headroom(text: str) -> float:
-    try:
-        return checked_headroom(float(text))
-    except (ValueError, OptionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no headroom: expected a number of at least 1") from error
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of terms: expected such as 1024")
-    return int(text)
-
-
-def _jobs(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_JOBS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes: expected 1 to {_MOST_JOBS}")
-    return int(text)
-
-
-def _io_types(text: str) -> bool | frozenset[str]:
-    """Return True (keep all), False (all low), or the names that become low."""
-    if text in ("keep", "low"):
-        return text == "keep"
-    low = set()
-    for item in text.split(","):
-        name, equals, kind = item.rpartition("=")
-        if not (name and equals and kind == "low"):
-            raise argparse.ArgumentTypeError(f"{item!r} is neither 'keep', 'low' nor NAME=low")
-        low.add(name)
-    return frozenset(low)
-
-
-def _state(text: str) -> tuple[str, str]:
-    name, equals, output = text.partition("=")
-    if not (name and equals and output):
-        raise argparse.ArgumentTypeError(f"{text!r} is no IN=OUT: expected the names of an input and an output")
-    return name, output
-
-
-_TYPES: dict[str, Callable[[str], Any]] = {
-    "dtype": _dtype,
-    "mixed_ops": _mixed_ops,
-    "guard": _regex,
-    "disable_amp": _regex,
-    "include": _regex,
-    "opset": _opset,
-    "tolerance": _tolerance,
-    "mismatch": _mismatch,
-    "dims": _dim,
-    "headroom": _headroom,
-    "data_max": _number,
-    "init_max": _number,
-    "max_depth_of_reduction": _count,
-    "metric_bound": _number,
-    "io_types": _io_types,
-    "jobs": _jobs,
-    "state": _state,
-}
-_DEFAULTS: dict[str, Any] = {"io_types": True, "jobs": 1, "headroom": HEADROOM}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +54,10 @@ def _write(text: str, path: str) -> None:
 def _record(outcome: Outcome, options: Options) -> dict[str, Any]:
     from amp_transpiler.report.as_json import package_versions, report_as_dict
 
-    asked = dataclasses.asdict(options)
-    del asked["models"]
-    if isinstance(options.io_types, bool):
-        asked["io_types"] = "keep" if options.io_types else "low"
     record: dict[str, Any] = {"model": outcome.job.model, "exit_status": outcome.status, "error": outcome.error}
     if outcome.skipped is not None:
         record |= outcome.skipped.record
     elif outcome.report is not None:
         record |= report_as_dict(outcome.report)
     record |= {"skipped": outcome.skipped is not None, "inputs": outcome.job.inputs}
-    return record | {"benchmark": outcome.benchmark, "options": asked, "versions": package_versions()}
+    return record | {"benchmark": outcome.benchmark, "options": options.as_written, "versions": package_versions()}

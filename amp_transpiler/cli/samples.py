@@ -63,7 +63,7 @@ def samples_of(sources: Sources, options: Options) -> dict[pathlib.Path, Samples
         places = {model: place for model, (_, place) in rows_and_places.items()}
     else:
         places = {model: named and _filled(named, model, sources) for model in sources.models}
-    runs = (not options.no_verify or options.benchmark) and options.copied_by is None
+    runs = (options.conversion.verify or options.benchmark) and options.copied_by is None
     found_for = _beside if runs else _none
     return {model: found_for(model) if place is None else _named(place) for model, place in places.items()}
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.graph.name_matching import did_you_mean
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.options.option import declarations
 from amp_transpiler.pipeline import transpile
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import Report
@@ -18,12 +18,7 @@ __all__ = ["check_options", "checked_names", "converted", "refuse"]
 
 logger = logging.getLogger(__name__)
 
-_OWN = frozenset(("src", "dst"))  # the functions here set them
-
-
-@functools.cache
-def _options() -> frozenset[str]:
-    return frozenset(inspect.signature(transpile).parameters) - _OWN
+_OPTIONS = frozenset(declarations(ConversionOptions))
 
 
 def converted(
@@ -66,8 +61,8 @@ def check_options(function: str, names: Iterable[str]) -> None:
     Raises:
         TypeError: there is one.
     """
-    if unknown := sorted(set(names) - _options()):
-        hint = did_you_mean(unknown[0], _options())
+    if unknown := sorted(set(names) - _OPTIONS):
+        hint = did_you_mean(unknown[0], _OPTIONS)
         raise TypeError(
             f"{function} has no argument {unknown[0]!r}{hint}; beside its own it takes the options of "
             "amp_transpiler.transpile"

@@ -6,7 +6,6 @@ Olive finds passes by its package configuration, which must list this one: `oliv
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import pathlib
@@ -21,48 +20,38 @@ from olive.passes.pass_config import PassConfigParam
 from olive.workflows import run
 
 from amp_transpiler.compat.arguments import converted
-from amp_transpiler.option_table import OPTIONS
-from amp_transpiler.pipeline import transpile
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.options.option import declarations
 from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = ["AmpTranspile", "olive_run", "package_config", "write_package_config"]
 
-_TEXT_OR_LIST = Union[str, list[str]]  # noqa: UP007  # pydantic reads it at run time
-_LIMIT = Union[float, str, dict[str, Union[float, str]]]  # noqa: UP007
-
-# The options of `transpile` that a JSON file can hold.
-_TYPES: dict[str, Any] = {
-    "level": str,
-    "dtype": str,
-    "target": str,
-    "ort": str,
-    "opset": int,
-    "keep_io_types": Union[bool, str, list[str], dict[str, str]],  # noqa: UP007
-    "guard": _TEXT_OR_LIST,
-    "disable_amp": _TEXT_OR_LIST,
-    "include": _TEXT_OR_LIST,
-    "use_promote": bool,
-    "policy": str,
-    "preset": str,
-    "mixed_ops": _TEXT_OR_LIST,
-    "prefer": str,
-    "device": str,
-    "dims": dict[str, int],
-    "headroom": float,
-    "data_max": float,
-    "init_max": float,
-    "max_depth_of_reduction": int,
-    "inputs": str,
-    "tolerance": _LIMIT,
-    "mismatch": Union[float, str],  # noqa: UP007
-    "metric": str,
-    "metric_bound": float,
-    "recipe": str,
-    "optimize": bool,
-    "verify": bool,
-    "cache": bool,
-    "device_check": str,
+# Form of a value in JSON -> its type, which pydantic reads.
+_TYPE_OF_FORM: dict[str, Any] = {
+    "text": str,
+    "word": str,
+    "flag": bool,
+    "count": int,
+    "number": float,
+    "list": list[str],
+    "table": dict[str, str],
+    "counts": dict[str, int],
+    "limits": dict[str, Union[float, str]],  # noqa: UP007  as below
 }
+_OF_TRAINING = ("state", "master_weights", "loss_scaling")  # no step of training goes through Olive
+
+
+def _types() -> dict[str, Any]:
+    """Return the options of `transpile` that a JSON file can hold, with their types; lists have names of their own."""
+    declared = declarations(ConversionOptions).items()
+    return {
+        name: Union[tuple(_TYPE_OF_FORM[form] for form in declaration.held_as)]  # noqa: UP007  the types are data
+        for name, declaration in declared
+        if declaration.held_as and declaration.held_as != ("lists",) and name not in _OF_TRAINING
+    }
+
+
+_TYPES = _types()
 _LISTS = {
     "white": ("custom_white_list", "Operators that run in lower precision wherever they can."),
     "black": ("custom_black_list", "Operators that stay in float32."),
@@ -77,10 +66,13 @@ class AmpTranspile(Pass):  # type: ignore[misc]  # olive is not there for the ty
 
     @classmethod
     def _default_config(cls, accelerator_spec: Any) -> dict[str, Any]:
-        defaults = inspect.signature(transpile).parameters
-        words = {option.parameter: option.python or option.text for option in OPTIONS}
+        declared = declarations(ConversionOptions)
         config = {
-            name: PassConfigParam(type_=type_, default_value=_plain(defaults[name].default), description=words[name])
+            name: PassConfigParam(
+                type_=type_,
+                default_value=_plain(declared[name].default),
+                description=declared[name].options[0].python or declared[name].options[0].text,
+            )
             for name, type_ in _TYPES.items()
         }
         for name, (_, text) in _LISTS.items():

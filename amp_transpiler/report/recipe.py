@@ -23,7 +23,7 @@ import hashlib
 import os
 import pathlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from typing import Any, Literal, cast
 
 import tomli_w
@@ -38,34 +38,9 @@ from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.record import DecisionRow, ReportRecord
 
-__all__ = ["REPLAYED", "Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
+__all__ = ["Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
 
 FORMAT = 1
-REPLAYED = (
-    "level",
-    "dtype",
-    "target",
-    "keep_io_types",
-    "amp_lists",
-    "use_promote",
-    "guard",
-    "disable_amp",
-    "include",
-    "policy",
-    "preset",
-    "mixed_ops",
-    "opset",
-    "ort",
-    "state",
-    "master_weights",
-    "loss_scaling",
-    "optimize",
-    "tolerance",
-    "mismatch",
-    "prefer",
-)
-"""The parameters of `transpile` that a recipe holds. Files, data and what is only printed are not among them."""
-
 _FIRST_PREFERENCE = "low"  # of a recipe that names none: there was no other when it was made
 _MOST_NAMED = 3
 _LONGEST, _LONGEST_WORD = 10_000, 200  # characters of a pattern, and of a word
@@ -109,28 +84,18 @@ def _is_lists(value: object) -> bool:
 
 
 _LISTS = ("white", "black", "black_var")
-_FORM_WORDS: Mapping[Callable[[object], bool], str] = {
-    _is_text: "text",
-    _is_word: "a short text",
-    _is_flag: "true or false",
-    _is_count: "a whole number",
-    _is_number: "a number",
-    _is_list: "a list of texts",
-    _is_table: "a table of texts",
-    _is_limits: "a table of numbers and texts",
-    _is_lists: "a table of the lists white, black and black_var",
+_FORMS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "text": (_is_text, "text"),
+    "word": (_is_word, "a short text"),
+    "flag": (_is_flag, "true or false"),
+    "count": (_is_count, "a whole number"),
+    "number": (_is_number, "a number"),
+    "list": (_is_list, "a list of texts"),
+    "table": (_is_table, "a table of texts"),
+    "limits": (_is_limits, "a table of numbers and texts"),
+    "lists": (_is_lists, "a table of the lists white, black and black_var"),
 }
-_FORMS: Mapping[str, tuple[Callable[[object], bool], ...]] = {  # what a recipe may hold for an option
-    **dict.fromkeys(("level", "dtype", "target", "policy", "preset", "ort", "prefer"), (_is_word,)),
-    **dict.fromkeys(("use_promote", "master_weights", "loss_scaling", "optimize"), (_is_flag,)),
-    **dict.fromkeys(("guard", "disable_amp", "include"), (_is_text, _is_list)),
-    "mixed_ops": (_is_word, _is_list),
-    **dict.fromkeys(("tolerance", "mismatch"), (_is_number, _is_word, _is_limits)),
-    "keep_io_types": (_is_flag, _is_word, _is_list, _is_table),
-    "amp_lists": (_is_lists,),
-    "opset": (_is_count,),
-    "state": (_is_table,),
-}
+"""Form of a value -> whether it is one, and what messages call it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,8 +154,12 @@ class Recipe:
         return tomli_w.dumps(record)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Recipe:
+    def read(cls, path: str | os.PathLike[str], forms: Mapping[str, Sequence[str]]) -> Recipe:
         """Read a recipe.
+
+        Args:
+            path: the file.
+            forms: the options that it may hold -> the forms that their values may have.
 
         Raises:
             InputError: there is no such file, or it is no recipe.
@@ -211,12 +180,13 @@ class Recipe:
             found = visible(str(record.get("format", "none")), 40)
             raise InputError(f"recipe {name}: its format is {found}, expected {FORMAT}: write it anew, --save-recipe")
         options = _table(record, "options", name)
-        if unknown := sorted(set(options) - set(REPLAYED)):
+        if unknown := sorted(set(options) - set(forms)):
             shown = visible(unknown[0], 40)
-            raise InputError(f"recipe {name}: unknown option '{shown}'; expected some of {', '.join(REPLAYED)}")
+            raise InputError(f"recipe {name}: unknown option '{shown}'; expected some of {', '.join(forms)}")
         for option, value in options.items():
-            if not any(form(value) for form in _FORMS[option]):
-                shown, wanted = visible(repr(value), 60), " or ".join(_FORM_WORDS[form] for form in _FORMS[option])
+            known = [_FORMS[form] for form in forms[option]]
+            if not any(fits(value) for fits, _ in known):
+                shown, wanted = visible(repr(value), 60), " or ".join(words for _, words in known)
                 raise InputError(f"recipe {name}: option {option!r} is {shown}, expected {wanted}")
         made_from = _table(record, "made_from", name)
         nodes = {key: _node(key, entry, name) for key, entry in _table(record, "nodes", name).items()}
@@ -286,9 +256,14 @@ def digest(model: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def as_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of `transpile` that a recipe holds, as TOML can hold them; the preference is told apart."""
-    return {name: _plain(name, value) for name, value in options.items() if name in REPLAYED and name != "prefer"}
+def as_settings(options: Mapping[str, Any], recorded: Collection[str]) -> dict[str, Any]:
+    """Return options as TOML can hold them.
+
+    Args:
+        options: parameter of `transpile` -> its value.
+        recorded: those that a recipe holds; the preference is told apart.
+    """
+    return {name: _plain(name, value) for name, value in options.items() if name in recorded and name != "prefer"}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Literal, TypeAlias, cast
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT16, FLOAT32, LOW_DTYPES, LowFormat, float_format
 from amp_transpiler.ops.limits import OLDEST_OPSET
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.systems.option_names import DEFAULT_DTYPE
 from amp_transpiler.systems.paddle.levels import find_level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.systems.paddle.policy import paddle_policy
@@ -17,33 +17,7 @@ from amp_transpiler.systems.registry import SYSTEMS, rules_class
 from amp_transpiler.systems.sambanova.rules import PRESETS, SambanovaRules, find_preset, parse_mixed_ops
 from amp_transpiler.targets import Target, find_target
 
-__all__ = [
-    "DEFAULT_DTYPE",
-    "DtypeName",
-    "LevelName",
-    "PolicyName",
-    "PresetName",
-    "Request",
-    "TargetName",
-    "choose_policy",
-]
-
-# For type checkers: the names in the tables, which also take levels in any case and numpy's dtypes.
-LevelName: TypeAlias = Literal["auto", "O0", "OD", "O1", "O2"]
-DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32", "fp16", "bf16", "fp32"]
-TargetName: TypeAlias = Literal["cuda", "cpu", "any", "tensorrt"]
-PolicyName: TypeAlias = Literal["paddle", "torch", "raf", "mxnet"]
-PresetName: TypeAlias = Literal["mp0", "mp1", "mp4", "default"]
-
-
-class _Default(str):
-    """A default value that can be distinguished from the same text of the caller."""
-
-    __slots__ = ()
-
-
-DEFAULT_DTYPE = cast(DtypeName, _Default("float16"))
-"""float16; bfloat16 with SambaNova's presets and mixed operators."""
+__all__ = ["Request", "choose_policy"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +61,7 @@ class Request:
     @property
     def low(self) -> LowFormat:
         """The low format; float32 for a conversion that only widens."""
-        return float_format("bfloat16" if self.by_sambanova and isinstance(self.dtype, _Default) else self.dtype)
+        return float_format("bfloat16" if self.by_sambanova and self.dtype is DEFAULT_DTYPE else self.dtype)
 
     @property
     def level_name(self) -> str | None:
@@ -105,7 +79,7 @@ class Request:
     @property
     def note(self) -> str:
         """A remark on a default that differs from the system's own; empty if there is none."""
-        if self.system == "torch" and self.target == "cpu" and isinstance(self.dtype, _Default):
+        if self.system == "torch" and self.target == "cpu" and self.dtype is DEFAULT_DTYPE:
             return (
                 "torch's autocast on a CPU has bfloat16 as its default, and this result is float16: dtype bfloat16 is "
                 "torch's"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-import amp_transpiler as amp
-from amp_transpiler.option_table import OPTIONS
 from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.targets import TARGETS
 from fuzzing.mutations import source_of_random
@@ -16,7 +13,6 @@ _DTYPES = ("float16", "float16", "bfloat16")
 _PRESETS = ("mp0", "mp1", "mp4", "default")
 _PATTERNS = ("Mat", ".*", "^$", "no_such", "(", "relu|add")
 _OPSETS = (7, 13, 18, 18, 21, 21, 23, 24, 25, 26, 99)
-_PARAMETERS = frozenset(inspect.signature(amp.transpile).parameters)
 
 
 def draw_options(run: int, index: int, verified: float) -> dict[str, Any]:
@@ -28,7 +24,7 @@ def draw_options(run: int, index: int, verified: float) -> dict[str, Any]:
         verified: the share of mutants whose result is verified.
     """
     random_ = source_of_random(run, index, "options")
-    options: dict[str, Any] = {"dtype": random_.choice(_dtypes()), "target": random_.choice(sorted(TARGETS))}
+    options: dict[str, Any] = {"dtype": random_.choice(_DTYPES), "target": random_.choice(sorted(TARGETS))}
     system = random_.random()
     if system < 0.75:
         options["level"] = random_.choice(_LEVELS)
@@ -44,14 +40,8 @@ def draw_options(run: int, index: int, verified: float) -> dict[str, Any]:
     if random_.random() < 0.1:
         options["tolerance"] = random_.choice([1e-6, 1e-3, 0.1])
     for name in ("guard", "disable_amp", "include"):
-        if name in _PARAMETERS and random_.random() < 0.03:
+        if random_.random() < 0.03:
             options[name] = random_.choice(_PATTERNS)
-    if "opset" in _PARAMETERS and random_.random() < 0.08:
+    if random_.random() < 0.08:
         options["opset"] = random_.choice(_OPSETS)
     return options
-
-
-def _dtypes() -> tuple[str, ...]:
-    """Return the formats that a model can be converted to, float32 seldom."""
-    known = next(option.values for option in OPTIONS if option.name == "dtype")
-    return _DTYPES * 3 + ("float32",) if "float32" in known else _DTYPES

@@ -15,7 +15,7 @@ from amp_transpiler.cli.diagnosis import diagnose, what_runs_where
 from amp_transpiler.cli.installation import EXTRAS, Gpu, Installation, look
 from amp_transpiler.cli.parser import build_parser
 from amp_transpiler.graph.dtypes import low_format
-from amp_transpiler.option_table import OPTIONS
+from amp_transpiler.options.table import OPTIONS
 from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.probe import measure

@@ -8,6 +8,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.cli.command import main
+from amp_transpiler.options.table import RECORDED
 from amp_transpiler.report.recipe import Recipe
 from tests.support import array, parse
 
@@ -138,7 +139,7 @@ def test_slower_is_in_check(folder, capsys):
 def test_a_recipe_of_former_versions_replays_as_it_was():
     made = amp.transpile("small.onnx", "made.onnx", verify=False, prefer="low")
     made.save_recipe("r.toml")
-    assert "prefer" not in Recipe.read("r.toml").options, "as former versions wrote it"
+    assert "prefer" not in Recipe.read("r.toml", RECORDED).options, "as former versions wrote it"
     again = amp.transpile("small.onnx", "again.onnx", verify=False, recipe="r.toml")
     assert again.low_nodes == made.low_nodes == 1
     assert (np.fromfile("made.onnx", np.uint8) == np.fromfile("again.onnx", np.uint8)).all()
@@ -149,7 +150,7 @@ def test_a_recipe_of_former_versions_replays_as_it_was():
 def test_a_recipe_holds_the_preference(prefer):
     made = amp.transpile("small.onnx", "made.onnx", verify=False, prefer=prefer)
     made.save_recipe("r.toml")
-    assert Recipe.read("r.toml").options == {"prefer": prefer}
+    assert Recipe.read("r.toml", RECORDED).options == {"prefer": prefer}
     again = amp.transpile("small.onnx", "again.onnx", verify=False, recipe="r.toml")
     assert again.kept_float32
     assert (np.fromfile("made.onnx", np.uint8) == np.fromfile("again.onnx", np.uint8)).all()

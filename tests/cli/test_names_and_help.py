@@ -15,7 +15,8 @@ from amp_transpiler.cli.destinations import Job
 from amp_transpiler.cli.next_option import next_option
 from amp_transpiler.cli.options import parse
 from amp_transpiler.cli.outcome import Outcome
-from amp_transpiler.option_table import GROUPS, OPTIONS
+from amp_transpiler.options.option import GROUPS
+from amp_transpiler.options.table import OPTIONS
 from amp_transpiler.report import PredictedTimes, Report
 
 MODEL = """

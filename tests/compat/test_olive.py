@@ -101,10 +101,11 @@ def test_options_and_lists_reach_the_conversion(workflow):
 
 
 def test_every_option_that_json_can_hold_is_known(olive):
-    from amp_transpiler.option_table import OPTIONS
+    from amp_transpiler.options.conversion import ConversionOptions
+    from amp_transpiler.options.option import declarations
 
-    known = {option.parameter for option in OPTIONS if option.parameter}
-    only_python = {"src", "dst", "amp_lists", "progress"}
+    known = set(declarations(ConversionOptions))
+    only_python = {"amp_lists", "progress"}
     only_training = {"state", "master_weights", "loss_scaling", "frontier"}
     assert set(olive._TYPES) == known - only_python - only_training
     json.dumps({name: param.default_value for name, param in olive.AmpTranspile._default_config(None).items()})

@@ -86,10 +86,10 @@ def test_planted_fault(tmp_path, door, kind):
 
 
 def test_innermost_line_of_a_foreign_exception(tmp_path, monkeypatch):
-    monkeypatch.setattr("amp_transpiler.pipeline.prepare", lambda *_: {}["planted"])
+    monkeypatch.setattr("amp_transpiler.stages.prepare", lambda *_: {}["planted"])
     outcome = planted(amp.transpile, tmp_path)
     assert (outcome.kind, outcome.detail) == ("foreign", "KeyError: 'planted'")
-    assert outcome.where.startswith("pipeline.py:")
+    assert outcome.where.startswith("stages.py:")
 
 
 def test_wrong_verified(tmp_path):

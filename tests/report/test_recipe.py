@@ -12,6 +12,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.cli import main
 from amp_transpiler.errors import InputError
+from amp_transpiler.options.table import RECORDED
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.recipe import Recipe, as_settings
 
@@ -116,7 +117,7 @@ def test_lists_and_patterns_go_through_toml():
         "guard": ("a", "b"),
         "inputs": object(),
     }
-    settings = as_settings(options)
+    settings = as_settings(options, RECORDED)
     assert settings == {
         "amp_lists": {"white": ["Conv"], "black": ["Exp", "Log"]},
         "keep_io_types": {"past.*": "low"},
@@ -129,7 +130,7 @@ def test_lists_and_patterns_go_through_toml():
 
 
 def test_a_type_of_numpy_is_held_by_its_name():
-    assert as_settings({"dtype": np.float16}) == {"dtype": "float16"}
+    assert as_settings({"dtype": np.float16}, RECORDED) == {"dtype": "float16"}
 
 
 # text of the file -> words of the error

@@ -11,7 +11,8 @@ import tomli_w
 
 from amp_transpiler.cli.command import main
 from amp_transpiler.errors import InputError
-from amp_transpiler.report.recipe import REPLAYED, Recipe
+from amp_transpiler.options.table import RECORDED
+from amp_transpiler.report.recipe import Recipe
 
 # Option -> values of forms that it does not have.
 WORDS = [5, True, [], {}, "a" * 10_000]
@@ -32,11 +33,11 @@ WRONG = {
 
 def read(tmp_path, text):
     (tmp_path / "r.toml").write_text(text, encoding="utf-8")
-    return Recipe.read(tmp_path / "r.toml")
+    return Recipe.read(tmp_path / "r.toml", RECORDED)
 
 
 def test_every_option_is_tried():
-    assert set(WRONG) == set(REPLAYED)
+    assert set(WRONG) == set(RECORDED)
 
 
 @pytest.mark.parametrize("option", WRONG)
@@ -72,7 +73,7 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path, case):
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "r.toml")
     with pytest.raises(InputError, match="is no regular file"):
-        Recipe.read(tmp_path / "r.toml")
+        Recipe.read(tmp_path / "r.toml", RECORDED)
 
 
 NAMES_OF_NODES = ["\x1b[31mred\x07", "a\nb", "a\rb", "\u202eb", "\x9b2J", "\x00z", "\x7f", "tab\t"]

@@ -1,133 +1,69 @@
-"""One row for each option of a conversion: `--help`, the page about the command and `transpile`'s docstring show it.
+"""The options of a conversion, which `transpile` takes and the command has flags for.
 
-After a change run `python scripts/option_docs.py`, which rewrites the page and the docstring; a test fails until that
-is done. Text in backticks is code. `--help` reads the rows itself, so this module imports nothing heavy: targets and
-systems describe themselves in tables that are cheap to import.
+After a change run `python scripts/option_docs.py`: it writes the signature and the docstring of `transpile`, and the
+page about the command; a test fails until that is done. Text in backticks is code. `--help` reads the fields, so this
+module imports nothing heavy: targets and systems describe themselves in tables that are cheap to import.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+import os
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from amp_transpiler.errors import WrongTypeError
+from amp_transpiler.options.option import Option, declarations, option
+from amp_transpiler.options.reading import (
+    dimension,
+    dtype_name,
+    headroom,
+    io_types,
+    mismatch,
+    mixed_operators,
+    number,
+    number_of_terms,
+    opset_number,
+    regular_expression,
+    state_pair,
+    tolerance,
+    user_lists,
+)
+from amp_transpiler.precision.limits import HEADROOM, checked_headroom
+from amp_transpiler.systems.option_names import (
+    DEFAULT_DTYPE,
+    DtypeName,
+    LevelName,
+    PolicyName,
+    PresetName,
+    TargetName,
+)
 from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.targets import TARGETS
-from amp_transpiler.targets.devices import DEVICES
+from amp_transpiler.targets.devices import DEFAULT_DEVICE, DEVICES, checked_dims, find_device
 
-__all__ = ["GROUPS", "OPTIONS", "Option", "flag_for", "named_as_in_the_table"]
+if TYPE_CHECKING:
+    from amp_transpiler.precision.limits import Mismatch, Tolerance
+    from amp_transpiler.precision.preference import Preference
+    from amp_transpiler.precision.user_lists import UserLists
+    from amp_transpiler.report.clock import Progress
+    from amp_transpiler.report.recipe import Recipe
+    from amp_transpiler.systems.program_names import IoTypes
+    from amp_transpiler.verification.default_device import DeviceCheck
+    from amp_transpiler.verification.inputs import Inputs
+    from amp_transpiler.verification.user_metric import MetricFunction
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-GROUPS = {
-    "files": "files",
-    "decide": "choosing a precision for each node",
-    "check": "checking the result",
-    "report": "reporting",
-}
-"""Group -> its heading, in the order of `--help`."""
+__all__ = ["ConversionOptions"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One option.
+class ConversionOptions:
+    """The options of one conversion, in the order of `--help`; the words of each are its documentation."""
 
-    Attributes:
-        name: how the parsed options call it.
-        group: a key of `GROUPS`.
-        flags: on the command line; without any, the option is a positional argument if it has a metavar, else it exists
-            in Python only.
-        metavar: placeholder of the value in `--help`. An option with neither metavar nor values is a switch.
-        values: the values with a name -> their meaning. If there is a default, no other values are accepted.
-        default: the value used if none is given, where it is one of `values`.
-        repeated: may be given several times.
-        copying: the value with which the files are copied as they are; None if no value does that.
-        parameter: the parameter of `transpile` that it sets; None if only the command has it.
-        short: a few words, for the options used most, which `--help` shows on one screen; empty: it is none.
-        text: one or more sentences, for `--help all` and the page about the command.
-        python: the same for `transpile`, where the Python value is of another kind; empty to use `text`.
-    """
-
-    name: str
-    group: str
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    default: str | None = None
-    repeated: bool = False
-    copying: str | None = None
-    parameter: str | None = None
-    short: str = ""
-    text: str = ""
-    python: str = ""
-
-
-OPTIONS = (
-    Option(
-        name="models",
-        group="files",
-        metavar="MODEL",
-        parameter="src",
-        text="An fp32 ONNX file; a folder, for every `.onnx` file directly in it except results of former runs "
-        "(`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`), with `--recursive` for those in the folders inside it, too; or "
-        "`-`, for standard input.",
-        python="The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is "
-        "never changed.",
-    ),
-    Option(
-        name="output",
-        group="files",
-        flags=("-o",),
-        metavar="OUT",
-        parameter="dst",
-        short="where to write: a file, or a folder with a slash",
-        text="The file to write; with a slash at its end, and for several models or a folder of them, the folder; `-` "
-        "for standard output. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` beside the model. An existing file is "
-        "replaced, a missing folder is made.",
-        python="The file to write; None keeps the result in memory, as `Report.program`.",
-    ),
-    Option(
-        name="recursive",
-        group="files",
-        flags=("-r", "--recursive"),
-        short="take the models of folders inside a folder, too",
-        text="Take the models of the folders inside a folder, too, except hidden ones. Behind `-o` the results get the "
-        "same folders.",
-    ),
-    Option(
-        name="skip_unchanged",
-        group="files",
-        flags=("--skip-unchanged",),
-        text="Skip a model whose result is there and was made by this command from the same files, with the same "
-        "options and versions. A call for several models that was cut goes on so where it ended.",
-    ),
-    Option(
-        name="dry_run",
-        group="files",
-        flags=("--dry-run",),
-        text="Convert and check, but write no model.",
-    ),
-    Option(
-        name="jobs",
-        group="files",
-        flags=("--jobs",),
-        metavar="N",
-        short="convert N models at a time",
-        text="Convert several models at a time, in N processes. Default: 1.",
-    ),
-    Option(
-        name="level",
-        copying="O0",
+    level: LevelName = option(
+        "auto",
         group="decide",
         flags=("--level",),
         metavar="LEVEL",
-        parameter="level",
-        default="auto",
-        text="How much runs in lower precision.",
         values={
             "auto": "all that the target can run and that is numerically safe, except nodes that go back to "
             "float32 until the result is accurate",
@@ -136,13 +72,18 @@ OPTIONS = (
             "O1": "the white operators of Paddle's lists, and gray ones that follow them",
             "O2": "all that the target can run, even operators on the default black list",
         },
-    ),
-    Option(
-        name="dtype",
+        copying="O0",
+        for_copies=True,
+        text="How much runs in lower precision.",
+        held_as=("word",),
+    )
+    dtype: DtypeName = option(
+        DEFAULT_DTYPE,
         group="decide",
         flags=("--dtype",),
         metavar="float16|bfloat16|float32",
-        parameter="dtype",
+        read=dtype_name,
+        for_copies=True,
         short="the format; float16 unless given",
         text="The format to convert to. Default: `float16`, or `bfloat16` with a preset or mixed operators. The source "
         "may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all 16-bit "
@@ -150,291 +91,320 @@ OPTIONS = (
         python="The format to convert to. Default: `float16`, or `bfloat16` with a preset or mixed operators. The "
         "source may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all "
         "16-bit floats inside the model become float32; inputs and outputs follow with `keep_io_types=False`.",
-    ),
-    Option(
-        name="target",
+        held_as=("word",),
+    )
+    target: TargetName = option(
+        "cuda",
         group="decide",
         flags=("--target",),
         metavar="TARGET",
-        parameter="target",
-        default="cuda",
-        text="Whose kernels count.",
         values={name: target.description for name, target in TARGETS.items()},
-    ),
-    Option(
-        name="ort",
+        for_copies=True,
+        text="Whose kernels count.",
+        held_as=("word",),
+    )
+    ort: str | None = option(
+        None,
         group="decide",
         flags=("--ort",),
         metavar="VERSION",
-        parameter="ort",
+        for_copies=True,
         text="The ONNX Runtime that is to run the result, such as `1.20`: its kernels, opset and IR version count. "
         "Releases 1.17 to 1.31 are known. Default: the installed one.",
-    ),
-    Option(
-        name="io_types",
+        held_as=("word",),
+    )
+    keep_io_types: IoTypes = option(
+        True,
         group="decide",
+        name="io_types",
         flags=("--io-types",),
         metavar="keep|low|NAME=low,...",
-        parameter="keep_io_types",
+        read=io_types,
         text="Types of the graph's inputs and outputs: `keep` them (default), make all floats `low` (of the new "
         "format), or only those named or matched by a pattern (`past_key_values.*=low`).",
         python="Which inputs and outputs of the graph keep their types: all (True), none (False), or those named or "
         "matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.",
-    ),
-    Option(
-        name="white",
+        held_as=("flag", "word", "list", "table"),
+    )
+    amp_lists: UserLists | None = option(
+        None,
         group="decide",
+        name="white",
         flags=("--white",),
         metavar="OP",
         repeated=True,
-        parameter="amp_lists",
         text="Run an operator in lower precision wherever the target has a kernel and its values fit. ONNX's name "
         "(`Conv`, `com.microsoft::BiasGelu`), Paddle's (`conv2d`), or a pattern of a whole name.",
         python="Your own white and black operators and black variables, names or patterns of whole names; None for the "
         "default lists.",
-    ),
-    Option(
-        name="black",
-        group="decide",
-        flags=("--black",),
-        metavar="OP",
-        repeated=True,
-        parameter="amp_lists",
-        text="Keep an operator, or those that a pattern matches (`Reduce.*`), in float32.",
-    ),
-    Option(
-        name="black_var",
-        group="decide",
-        flags=("--black-var",),
-        metavar="NAME",
-        repeated=True,
-        parameter="amp_lists",
-        text="Keep the nodes that read or write this value, or those that a pattern matches, in float32.",
-    ),
-    Option(
-        name="guard",
+        further=(
+            Option(
+                group="decide",
+                name="black",
+                flags=("--black",),
+                metavar="OP",
+                repeated=True,
+                text="Keep an operator, or those that a pattern matches (`Reduce.*`), in float32.",
+            ),
+            Option(
+                group="decide",
+                name="black_var",
+                flags=("--black-var",),
+                metavar="NAME",
+                repeated=True,
+                text="Keep the nodes that read or write this value, or those that a pattern matches, in float32.",
+            ),
+        ),
+        held_as=("lists",),
+        collect=user_lists,
+    )
+    guard: str | Collection[str] = option(
+        (),
         group="decide",
         flags=("--guard",),
         metavar="REGEX",
         repeated=True,
-        parameter="guard",
+        read=regular_expression,
         text="Only nodes whose name contains a match may run in lower precision.",
         python="Patterns of node names. If any is given, only nodes whose name contains a match may run in lower "
         "precision.",
-    ),
-    Option(
-        name="disable_amp",
+        held_as=("text", "list"),
+    )
+    disable_amp: str | Collection[str] = option(
+        (),
         group="decide",
         flags=("--disable-amp",),
         metavar="REGEX",
         repeated=True,
-        parameter="disable_amp",
+        read=regular_expression,
         text="Nodes whose name contains a match stay as they are written.",
         python="Patterns of node names. Nodes whose name contains a match stay as they are written.",
-    ),
-    Option(
-        name="include",
+        held_as=("text", "list"),
+    )
+    include: str | Collection[str] = option(
+        (),
         group="decide",
         flags=("--include",),
         metavar="REGEX",
         repeated=True,
-        parameter="include",
+        read=regular_expression,
         text="Nodes whose name contains a match run in lower precision by force, whatever lists, numerics and ranges "
         "say. An error where a schema forbids it or no provider would run the node.",
         python="Patterns of node names. Nodes whose name contains a match run in lower precision by force, whatever "
         "lists, numerics and ranges say. An error where a schema forbids it or no provider would run the node.",
-    ),
-    Option(
-        name="opset",
+        held_as=("text", "list"),
+    )
+    opset: int | None = option(
+        None,
         group="decide",
         flags=("--opset",),
         metavar="N",
-        parameter="opset",
+        read=opset_number,
         text="The opset of the result. Default: the model's, or a higher one in which more nodes can run in lower "
         "precision. A lower one is an error unless the model can be written in it exactly.",
-    ),
-    Option(
-        name="promote",
+        held_as=("count",),
+    )
+    use_promote: bool = option(
+        False,
         group="decide",
+        name="promote",
         flags=("--promote",),
-        parameter="use_promote",
         text="Paddle's promotion: an operator that the lists leave open stays float32 if one of its inputs is float32, "
         "and runs in lower precision otherwise. Constants do not count at levels auto and O2.",
-    ),
-    Option(
-        name="prefer",
+        held_as=("flag",),
+    )
+    prefer: Preference = option(
+        "balance",
         group="decide",
         flags=("--prefer",),
         metavar="WHAT",
-        parameter="prefer",
-        default="balance",
-        short="balance (default), time or size: 16 bits that pay, or one end",
-        text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
-        "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
         values={
             "balance": "the smallest file that is predicted at most a tenth slower on the device than the fastest one",
             "time": "the least predicted time",
             "size": "the smallest file: the most computation in lower precision, at the fewest casts",
             "low": "as `size`",
         },
-    ),
-    Option(
-        name="device",
+        short="balance (default), time or size: 16 bits that pay, or one end",
+        text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
+        "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
+        held_as=("word",),
+    )
+    device: str = option(
+        DEFAULT_DEVICE.name,
         group="decide",
         flags=("--device",),
         metavar="DEVICE",
-        parameter="device",
-        default="H100",
+        values={name: device.words for name, device in DEVICES.items()},
         short="the GPU whose times are predicted",
         text="The GPU whose times are predicted, for the report and for `--prefer`.",
-        values={name: device.words for name, device in DEVICES.items()},
-    ),
-    Option(
-        name="dims",
+        held_as=("word",),
+        in_recipes=False,
+        check=lambda name: find_device(name).name,
+    )
+    dims: Mapping[str, int] | None = option(
+        None,
         group="decide",
         flags=("--dim",),
         metavar="NAME=SIZE",
         repeated=True,
-        parameter="dims",
+        read=dimension,
         text="The size of an open dimension of the inputs, such as `batch=8`, for predicted times. Default: 1 for a "
         "batch, and for others what made-up inputs have.",
         python="Name of an open dimension of the inputs -> its size, for predicted times. Default: 1 for a batch, and "
         "for others what made-up inputs have.",
-    ),
-    Option(
-        name="headroom",
+        held_as=("counts",),
+        in_recipes=False,
+        collect=dict,
+        check=checked_dims,
+    )
+    headroom: float = option(
+        HEADROOM,
         group="decide",
         flags=("--headroom",),
         metavar="X",
-        parameter="headroom",
+        read=headroom,
         text="Level auto with data: a node may run in lower precision only if X times the largest magnitude that it "
         "was seen with fits. Default: 4.",
-    ),
-    Option(
-        name="data_max",
+        held_as=("number",),
+        in_recipes=False,
+        check=checked_headroom,
+    )
+    data_max: float | None = option(
+        None,
         group="decide",
         flags=("--data-max",),
         metavar="X",
-        parameter="data_max",
+        read=number,
         text="Keep a node in float32 if a value that it reads or computes is larger than X on the inputs, made-up ones "
         "included. Default: no such threshold.",
-    ),
-    Option(
-        name="init_max",
+        held_as=("number",),
+        in_recipes=False,
+    )
+    init_max: float | None = option(
+        None,
         group="decide",
         flags=("--init-max",),
         metavar="X",
-        parameter="init_max",
+        read=number,
         text="Keep a node in float32 if a constant that it reads has a finite number larger than X. Default: no such "
         "threshold.",
-    ),
-    Option(
-        name="max_depth_of_reduction",
+        held_as=("number",),
+        in_recipes=False,
+    )
+    max_depth_of_reduction: int | None = option(
+        None,
         group="decide",
         flags=("--max-depth-of-reduction",),
         metavar="N",
-        parameter="max_depth_of_reduction",
+        read=number_of_terms,
         text="Keep a node in float32 if it sums more than N terms into one number: the inner dimension of a matrix "
         "product, input channels times kernel of a convolution, the elements that a ReduceSum adds. Default: no such "
         "threshold.",
-    ),
-    Option(
-        name="policy",
+        held_as=("count",),
+        in_recipes=False,
+    )
+    policy: PolicyName = option(
+        "paddle",
         group="decide",
         flags=("--policy",),
         metavar="POLICY",
-        parameter="policy",
-        default="paddle",
-        text="Whose rules decide. Only `paddle` has levels OD and O2.",
         values={name: system.description for name, system in SYSTEMS.items()},
-    ),
-    Option(
-        name="preset",
-        copying="mp0",
+        for_copies=True,
+        text="Whose rules decide. Only `paddle` has levels OD and O2.",
+        held_as=("word",),
+    )
+    preset: PresetName | None = option(
+        None,
         group="decide",
         flags=("--preset",),
         metavar="PRESET",
-        parameter="preset",
-        text="SambaNova's presets, instead of a policy and level.",
         values={
             "mp0": "nothing (the files are copied)",
             "mp1": "matrix products take inputs in lower precision (SambaNova recommends it)",
             "mp4": "all that the target can run",
             "default": "like mp4, but what follows a cast to float32 in the source stays float32",
         },
-    ),
-    Option(
-        name="mixed_ops",
+        copying="mp0",
+        for_copies=True,
+        text="SambaNova's presets, instead of a policy and level.",
+        held_as=("word",),
+    )
+    mixed_ops: str | Collection[str] = option(
+        (),
         group="decide",
         flags=("--mixed-ops",),
         metavar="gemm,softmax",
-        parameter="mixed_ops",
-        text="SambaNova's mixed operators, with or without a preset; several with commas or spaces.",
+        read=mixed_operators,
         values={
             "gemm": "inputs in lower precision, result in float32",
             "softmax": "input in float32, result in lower precision",
         },
-    ),
-    Option(
-        name="state",
+        for_copies=True,
+        text="SambaNova's mixed operators, with or without a preset; several with commas or spaces.",
+        held_as=("word", "list"),
+    )
+    state: Mapping[str, str] | None = option(
+        None,
         group="decide",
         flags=("--state",),
         metavar="IN=OUT",
         repeated=True,
-        parameter="state",
+        read=state_pair,
         text="Output OUT of a training step replaces input IN in the next. The update of a state stays float32. Most "
         "pairs are found: a parameter by its gradient, and moments, running statistics and counters beside one.",
         python="Input -> the output that replaces it in the next run of a training step, for pairs that are not found. "
         "The update of a state stays float32.",
-    ),
-    Option(
-        name="master_weights",
+        held_as=("table",),
+        collect=dict,
+    )
+    master_weights: bool | None = option(
+        None,
         group="decide",
         flags=("--master-weights",),
-        parameter="master_weights",
         text="Require float32 master weights: an error if no trained parameter is found. A parameter is its own master "
         "while it stays float32; one that `--io-types` makes low gets an input and an output for its master anyway.",
         python="True: an error if no trained parameter is found. A parameter is its own float32 master; one that "
         "`keep_io_types` makes low gets an input and an output for its master. False: it gets none, and small updates "
         "vanish. Default: masters wherever parameters become low.",
-    ),
-    Option(
-        name="loss_scaling",
+        held_as=("flag",),
+    )
+    loss_scaling: bool = option(
+        False,
         group="decide",
         flags=("--loss-scaling",),
-        parameter="loss_scaling",
         text="Scale the loss of a training step dynamically, so that small float16 gradients do not become zero. The "
         "scale is a new input and output.",
-    ),
-    Option(
-        name="optimize",
+        held_as=("flag",),
+    )
+    optimize: bool = option(
+        False,
         group="decide",
         flags=("--optimize",),
-        parameter="optimize",
         text="Let ONNX Runtime's transformers optimizer fuse the model first: attention, normalisation with what is "
         "added before, activations with their bias. The result is compared with the model as given; if the optimizer "
         "fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of node "
         "names then see the fused model's. Not for target `tensorrt`.",
-    ),
-    Option(
-        name="recipe",
+        held_as=("flag",),
+    )
+    recipe: str | os.PathLike[str] | Recipe | None = option(
+        None,
         group="decide",
         flags=("--recipe",),
         metavar="R.toml",
-        parameter="recipe",
         text="Replay the conversion that a recipe holds, on the same model or on its next export: its options, except "
         "those given beside it, and its decision about each node, found by name. What no longer fits is warned of; "
         "nodes that the recipe does not know are decided anew.",
         python="A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export: "
         "its options, except those given beside it, and its decision about each node, found by name. What no longer "
         "fits is warned of; nodes that the recipe does not know are decided anew.",
-    ),
-    Option(
-        name="inputs",
+        held_as=("text",),
+        in_recipes=False,
+    )
+    inputs: Inputs | None = option(
+        None,
         group="check",
         flags=("--inputs",),
         metavar="DATA.npz|FOLDER",
-        parameter="inputs",
         short="your data to compare on",
         text="Samples to compare on: an .npz file, a folder of them, or one of ONNX's `test_data_set_*`. For several "
         "models a place with `{stem}` (the model's name), `{path}` (the same with its folders inside the one that was "
@@ -444,13 +414,15 @@ OPTIONS = (
         "inputs made up from the model's shapes, as with `made-up`.",
         python="Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the "
         "model's shapes.",
-    ),
-    Option(
-        name="tolerance",
+        held_as=("text",),
+        in_recipes=False,
+    )
+    tolerance: Tolerance | None = option(
+        None,
         group="check",
         flags=("--tolerance",),
         metavar="T|NAME=T,...",
-        parameter="tolerance",
+        read=tolerance,
         short="the largest error of an output, such as 1%",
         text="The largest relative error (of the norm) of an output, such as `0.01` or `1%`; of single outputs, by "
         "names or patterns, `logits=1%,boxes=0.5`; or both, `2%,logits=1%`. Default: 2% in float16 and 5% in bfloat16 "
@@ -460,23 +432,24 @@ OPTIONS = (
         "`logits=1%,boxes=0.5` or `2%,logits=1%`, or a dict of the same by output (a name or pattern). Default: 0.02 "
         "in float16 and 0.05 in bfloat16 at level auto of policy paddle. Otherwise there is no limit: large errors are "
         "only warned of, but values that became infinite or NaN fail.",
-    ),
-    Option(
-        name="mismatch",
+        held_as=("number", "word", "limits"),
+    )
+    mismatch: Mismatch | None = option(
+        None,
         group="check",
         flags=("--mismatch",),
         metavar="M",
-        parameter="mismatch",
+        read=mismatch,
         text="The largest share of the integers, truth values or texts of an output that may differ, such as `0.001` "
         "or `0.1%`. Default: none may wherever a tolerance applies, but for labels that fp32 itself decided by a "
         "hair's breadth (at most 1% of them); elsewhere there is no limit.",
-    ),
-    Option(
-        name="metric",
+        held_as=("number", "word", "limits"),
+    )
+    metric: str | MetricFunction | None = option(
+        None,
         group="check",
         flags=("--metric",),
         metavar="FILE.py:FUNCTION",
-        parameter="metric",
         text="Your own measure: a function of the outputs of fp32 and of the result, each a list with a dict (output "
         "to array) for every sample; the less it returns, the better. Level auto finds the best conversion for "
         "which it is at most `--metric-bound`, and no other tolerance holds unless one is given.",
@@ -484,200 +457,99 @@ OPTIONS = (
         "list with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the "
         "better. Level auto finds the best conversion for which it is at most the bound, and no other tolerance "
         "holds unless one is given.",
-    ),
-    Option(
-        name="metric_bound",
+        held_as=("text",),
+        in_recipes=False,
+    )
+    metric_bound: float | None = option(
+        None,
         group="check",
         flags=("--metric-bound",),
         metavar="B",
-        parameter="metric_bound",
+        read=number,
         text="The largest value of `--metric` that is accepted.",
         python="The largest value of `metric` that is accepted.",
-    ),
-    Option(
-        name="frontier",
+        held_as=("number",),
+        in_recipes=False,
+    )
+    frontier: bool = option(
+        False,
         group="check",
         flags=("--frontier",),
-        parameter="frontier",
         text="Level auto: work out the whole curve between accuracy and speed, from runs on the data, and report "
         "error, predicted time, share of low nodes and casts along it, and what each node adds to the error. A "
         "report in HTML has it anyway.",
         python="Level auto: work out the whole curve between accuracy and speed, from runs on the data: "
         "`Report.frontier`, and the error of each row of `Report.decisions`.",
-    ),
-    Option(
-        name="device_check",
+    )
+    device_check: DeviceCheck = option(
+        "auto",
         group="check",
         flags=("--device-check",),
         metavar="WISH",
-        parameter="device_check",
-        default="auto",
-        text="Whether the written file is run on a device: as `amp.Session` opens it and as ONNX Runtime does by "
-        "default, three times each on different samples. The verdict is then what the device measured, with the "
-        "emulation beside it.",
         values={
             "auto": "where the host's default place is a device",
             "yes": "always; an error where no device answers",
             "no": "never: the verdict is emulated",
         },
-    ),
-    Option(
-        name="no_cache",
+        text="Whether the written file is run on a device: as `amp.Session` opens it and as ONNX Runtime does by "
+        "default, three times each on different samples. The verdict is then what the device measured, with the "
+        "emulation beside it.",
+        held_as=("word",),
+        in_recipes=False,
+    )
+    cache: bool = option(
+        True,
         group="check",
+        name="no_cache",
         flags=("--no-cache",),
-        parameter="cache",
+        for_copies=True,
         text="Do not keep, or use, what runs have shown about a model, in the user's cache folder.",
         python="Keep what runs have shown about a model in the user's cache folder, and use what is there.",
-    ),
-    Option(
-        name="no_verify",
+        held_as=("flag",),
+        in_recipes=False,
+    )
+    verify: bool = option(
+        True,
         group="check",
+        name="no_verify",
         flags=("--no-verify",),
-        parameter="verify",
+        for_copies=True,
         text="Check only the types of every node's inputs. Skip onnx.checker, opening and running the result in ONNX "
         "Runtime, and the comparison with fp32.",
         python="Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the fp32 "
         "model. False: check only the types of every node's inputs.",
-    ),
-    Option(
-        name="benchmark",
-        group="check",
-        flags=("--benchmark",),
-        text="Measure both models in turns, on the GPU or without one on the CPU: latency (median, p90, p99), "
-        "throughput, peak memory, time per operator, nodes on the CPU and copies. A result that is slower than fp32 is "
-        "said in red.",
-    ),
-    Option(
-        name="explain",
+        held_as=("flag",),
+        in_recipes=False,
+    )
+    progress: Progress | None = option(
+        None,
         group="report",
-        flags=("--explain",),
-        short="the precision of every node, and why",
-        text="Print the precision of every node, and the reason.",
-    ),
-    Option(
-        name="report",
-        group="report",
-        flags=("--report",),
-        metavar="OUT.html",
-        short="a page with the graph and every node",
-        text="Write the report as an HTML page.",
-    ),
-    Option(
-        name="json",
-        group="report",
-        flags=("--json",),
-        metavar="OUT.json",
-        text="Write the report as JSON; `-` prints it, and nothing else, to stdout.",
-    ),
-    Option(
-        name="junit",
-        group="report",
-        flags=("--junit",),
-        metavar="OUT.xml",
-        text="Write which models were converted, and why others were not, as JUnit XML.",
-    ),
-    Option(
-        name="sarif",
-        group="report",
-        flags=("--sarif",),
-        metavar="OUT.sarif",
-        text="Write what failed or looks wrong as SARIF, for the page of a pull request.",
-    ),
-    Option(
-        name="save_recipe",
-        group="report",
-        flags=("--save-recipe",),
-        metavar="R.toml",
-        text="Write the conversion as a recipe for `--recipe`: options, decisions by node, versions.",
-    ),
-    Option(
-        name="quiet",
-        group="report",
-        flags=("-q", "--quiet"),
-        text="Print only warnings and errors.",
-    ),
-    Option(
-        name="verbose",
-        group="report",
-        flags=("-v", "--verbose"),
-        repeated=True,
-        text="Print log messages, and the traceback of an internal error. Twice: debug messages too.",
-    ),
-    Option(
-        name="progress",
-        group="report",
-        parameter="progress",
         text="Called with the name of a phase and the fraction of it that is done.",
-    ),
-)
+    )
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as `transpile` takes them."""
+        return {name: getattr(self, name) for name in declarations(ConversionOptions)}
+
+    def changed(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults. A default that is written out counts as none."""
+        declared = declarations(ConversionOptions)
+        return {
+            name: value for name, value in self.keywords().items() if not _is_default(value, declared[name].default)
+        }
+
+    def checked(self) -> ConversionOptions:
+        """Return the options with the values that count, where a field has a check.
+
+        Raises:
+            OptionError: a value is none of its kind.
+        """
+        checks = {name: declared.check for name, declared in declarations(ConversionOptions).items()}
+        values = {name: check(getattr(self, name)) for name, check in checks.items() if check is not None}
+        return dataclasses.replace(self, **values)
 
 
-def flag_for(flag: str) -> str:
-    """Return, for a flag that the command has not, what it has instead; empty if nothing is like it."""
-    option = _meant(flag)
-    if option is None:
-        return ""
-    if not option.flags:
-        return f"{flag} is no option of the command: {option.name!r} is a parameter of transpile only"
-    own = [row.flags[-1] for row in OPTIONS if row is option or (row.parameter and row.parameter == option.parameter)]
-    if own[0].startswith("--no-") and not _plain(flag).startswith("no_"):
-        return f"{flag} is the default; {own[0]} switches it off"
-    return f"{flag} is {', '.join(own)} on the command line; see amp-transpile --help all"
-
-
-def _meant(name: str) -> Option | None:
-    """Return the option that a user means, by any of its names: a flag, a parameter, with dashes or underscores."""
-    wanted = _plain(name)
-    for option in OPTIONS:
-        names = (option.name, option.parameter or "", *option.flags, *_OTHER_NAMES.get(option.name, ()))
-        if wanted in map(_plain, names):
-            return option
-    return None
-
-
-def named_as_in_the_table(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function answer an argument that it does not know with the name that it has for it.
-
-    Raises:
-        WrongTypeError: by the function, which is a TypeError, too.
-    """
-    known = inspect.signature(function).parameters
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                raise WrongTypeError(f"{function.__name__} has no parameter {name!r}{_other_name(name, known)}")
-        return function(*args, **kwargs)
-
-    return checked
-
-
-def _other_name(name: str, known: Mapping[str, object]) -> str:
-    from amp_transpiler.graph.name_matching import did_you_mean  # few calls are wrong
-
-    option = _meant(name)
-    if option is None:
-        return did_you_mean(name, known) or "; see help(transpile)"
-    if option.parameter is None:
-        return f": {option.flags[-1]} is an option of the command only; the report that transpile returns has it all"
-    flag = option.flags[-1] if option.flags else option.metavar
-    python = f"{option.parameter}=False" if str(flag).startswith("--no-") else option.parameter
-    return f": the command's {flag} is {python} in Python"
-
-
-def _plain(name: str) -> str:
-    return name.lstrip("-").replace("-", "_").lower()
-
-
-_OTHER_NAMES = {
-    "output": ("output", "out"),
-    "models": ("model", "path", "source"),
-    "no_verify": ("skip_verify",),
-    "white": ("white_list", "custom_white_list"),
-    "black": ("black_list", "custom_black_list"),
-    "io_types": ("keep_io",),
-    "dims": ("dim", "shapes"),
-    "inputs": ("samples", "data"),
-}
-"""What users call an option that neither the command nor Python does."""
+def _is_default(value: Any, default: Any) -> bool:
+    if default is DEFAULT_DTYPE:  # which stands for another format with SambaNova's options
+        return value is default
+    return value is default or (isinstance(value, (str, tuple)) and value == default)

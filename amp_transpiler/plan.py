@@ -1,0 +1,174 @@
+"""From the options of a call to its plan: by which policy is decided, and what is asked of the result.
+
+A wrong option is reported here, before the model is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.precision.limits import HEADROOM, with_limits
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.preference import objective_of
+from amp_transpiler.precision.thresholds import checked_thresholds
+from amp_transpiler.precision.training import TrainingWishes
+from amp_transpiler.report.recipe import Recipe
+from amp_transpiler.systems.choice import Request, choose_policy
+from amp_transpiler.targets.devices import device_for
+from amp_transpiler.verification.default_device import checked_wish
+from amp_transpiler.verification.transformers import check_optimizable
+from amp_transpiler.verification.user_metric import load_metric
+from amp_transpiler.verification.verify import Questions
+
+__all__ = ["Plan", "plan", "policy_for"]
+
+Step: TypeAlias = Callable[[Policy, ConversionOptions], Policy]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What a call asks for, before anything is known of its model.
+
+    Attributes:
+        options: the options, with the values that count.
+        request: which system decides, with which of its settings.
+        policy: how it decides.
+        questions: what is asked of the result.
+    """
+
+    options: ConversionOptions
+    request: Request
+    policy: Policy
+    questions: Questions
+
+
+def plan(options: ConversionOptions) -> Plan:
+    """Return the plan of a call.
+
+    Args:
+        options: as the caller has them; a recipe is read.
+
+    Raises:
+        OptionError: a value is none of its kind, an option has no meaning, or two contradict each other.
+        EnvironmentProblem: a device has to check the result, and none answers.
+    """
+    request = _request(options)
+    policy = _after(_LIMITS, choose_policy(request), options)
+    questions = _questions(options, policy)
+    options = options.checked()
+    policy = _after(_AIMS, policy, options)
+    if options.optimize:
+        check_optimizable(policy)
+    return Plan(options, request, policy, questions)
+
+
+def policy_for(request: Request, options: ConversionOptions) -> Policy:
+    """Return the policy of a request, with everything that the options say about it.
+
+    Args:
+        request: which system decides.
+        options: those of a plan.
+    """
+    return _after((*_LIMITS, *_AIMS), choose_policy(request), options)
+
+
+def _after(steps: tuple[Step, ...], policy: Policy, options: ConversionOptions) -> Policy:
+    return functools.reduce(lambda refined, step: step(refined, options), steps, policy)
+
+
+def _request(options: ConversionOptions) -> Request:
+    return Request(
+        policy=options.policy,
+        level=options.level,
+        dtype=options.dtype,
+        target=options.target,
+        use_promote=options.use_promote,
+        preset=options.preset,
+        mixed_ops=options.mixed_ops,
+        opset=options.opset,
+        ort=options.ort,
+    )
+
+
+def _questions(options: ConversionOptions, policy: Policy) -> Questions:
+    metric, limits = options.metric, policy.limits
+    return Questions(
+        options.inputs,
+        load_metric(metric, options.metric_bound),
+        frontier=options.frontier,
+        cache=options.cache,
+        limited=metric is not None or not limits.are_none,  # a default limit is one like any other
+        required=options.tolerance is not None or metric is not None or options.mismatch is not None,
+        device_check=checked_wish(options.device_check, verify=options.verify),
+    )
+
+
+# ---- what the options say about the policy, a step each ----
+
+
+def _with_wishes(policy: Policy, options: ConversionOptions) -> Policy:
+    """Add the wishes about a training step."""
+    wishes = TrainingWishes(
+        state=options.state or {}, master_weights=options.master_weights, loss_scaling=options.loss_scaling
+    )
+    wishes.check(policy.low.name, copies=policy.copies)
+    return dataclasses.replace(policy, wishes=wishes)
+
+
+def _with_limits(policy: Policy, options: ConversionOptions) -> Policy:
+    """Put the limits of the outputs in place of the defaults."""
+    return dataclasses.replace(policy, limits=with_limits(policy.limits, options.tolerance, options.mismatch))
+
+
+def _with_recipe(policy: Policy, options: ConversionOptions) -> Policy:
+    """Settle the decisions of a recipe, which is the outcome of a search, if one was needed."""
+    if not isinstance(options.recipe, Recipe):
+        return policy
+    return dataclasses.replace(policy, settled=options.recipe.settled(), search_runs=0)
+
+
+def _with_device(policy: Policy, options: ConversionOptions) -> Policy:
+    """Say for which device, and for which sizes, times are predicted."""
+    formats = "" if policy.copies else policy.low.name
+    target = policy.target
+    device = device_for(options.device, target.name, formats, runs_on_gpu=target.runs_on_gpu)
+    return dataclasses.replace(policy, device=device.name, dims=options.dims or {})
+
+
+def _with_aim(policy: Policy, options: ConversionOptions) -> Policy:
+    """Say what level auto aims at.
+
+    Raises:
+        OptionError: an option has no meaning at another level or for the target.
+    """
+    decides = policy.objective != "rules"
+    objective = objective_of(options.prefer, policy, replays=options.recipe is not None)
+    for name, is_asked in (("headroom", options.headroom != HEADROOM), ("frontier", options.frontier)):
+        if is_asked and not decides:
+            raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
+    if options.metric is not None and options.tolerance is None:
+        policy = dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=math.inf))
+    return dataclasses.replace(policy, objective=objective, headroom=options.headroom) if decides else policy
+
+
+def _with_thresholds(policy: Policy, options: ConversionOptions) -> Policy:
+    """Add the thresholds beyond which nodes stay float32."""
+    thresholds = checked_thresholds(
+        options.data_max,
+        options.init_max,
+        options.max_depth_of_reduction,
+        decides=not policy.copies and policy.low is not FLOAT32,
+        runs=options.verify,
+    )
+    return dataclasses.replace(policy, thresholds=thresholds)
+
+
+_LIMITS: tuple[Step, ...] = (_with_wishes, _with_limits, _with_recipe)
+_AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_thresholds)
