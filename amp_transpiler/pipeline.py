@@ -15,7 +15,7 @@ from amp_transpiler.job import Job
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
-from amp_transpiler.precision.limits import HEADROOM, Mismatch, Tolerance
+from amp_transpiler.precision.limits import Mismatch, Tolerance
 from amp_transpiler.precision.preference import Preference, recorded
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report
@@ -30,7 +30,6 @@ from amp_transpiler.systems.option_names import (
     TargetName,
 )
 from amp_transpiler.systems.program_names import IoTypes
-from amp_transpiler.targets.devices import DEFAULT_DEVICE
 from amp_transpiler.verification.default_device import DeviceCheck
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.user_metric import MetricFunction
@@ -82,9 +81,9 @@ def transpile(
     optimize: bool = False,
     recipe: str | os.PathLike[str] | Recipe | None = None,
     prefer: Preference = "balance",
-    device: str = DEFAULT_DEVICE.name,
+    device: str = "H100",
     dims: Mapping[str, int] | None = None,
-    headroom: float = HEADROOM,
+    headroom: float = 4.0,
     data_max: float | None = None,
     init_max: float | None = None,
     max_depth_of_reduction: int | None = None,

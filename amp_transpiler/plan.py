@@ -14,7 +14,8 @@ from typing import TypeAlias
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.options.conversion import ConversionOptions
-from amp_transpiler.precision.limits import HEADROOM, with_limits
+from amp_transpiler.options.option import declarations
+from amp_transpiler.precision.limits import with_limits
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.preference import objective_of
 from amp_transpiler.precision.thresholds import checked_thresholds
@@ -150,8 +151,8 @@ def _with_aim(policy: Policy, options: ConversionOptions) -> Policy:
     """
     decides = policy.objective != "rules"
     objective = objective_of(options.prefer, policy, replays=options.recipe is not None)
-    for name, is_asked in (("headroom", options.headroom != HEADROOM), ("frontier", options.frontier)):
-        if is_asked and not decides:
+    for name, declared in declarations(ConversionOptions).items():
+        if declared.auto_only and not decides and getattr(options, name) != declared.default:
             raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
     if options.metric is not None and options.tolerance is None:
         policy = dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=math.inf))

@@ -13,6 +13,7 @@ import argparse
 import ast
 import difflib
 import inspect
+import json
 import pathlib
 import re
 import sys
@@ -92,26 +93,33 @@ def parameters() -> list[str]:
 
 
 def signature_parameters() -> str:
-    """Return the lines below the asterisk in `transpile`'s signature: types and defaults as the fields write them."""
+    """Return the lines below the asterisk in `transpile`'s signature: types as the fields write them, and defaults."""
     [record] = (
         node
         for node in ast.parse(FIELDS.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == ConversionOptions.__name__
     )
     written = {
-        ast.unparse(field.target): (ast.unparse(field.annotation), _default(field.value))
+        ast.unparse(field.target): (ast.unparse(field.annotation), field.value)
         for field in record.body
         if isinstance(field, ast.AnnAssign)
     }
-    return "".join(f"    {name}: {' = '.join(written[name])},\n" for name in parameters())
+    lines = []
+    for name in parameters():
+        annotation, call = written[name]
+        lines.append(f"    {name}: {annotation} = {_default(declarations(ConversionOptions)[name].default, call)},\n")
+    return "".join(lines)
 
 
-def _default(call: ast.expr | None) -> str:
+def _default(default: object, call: ast.expr | None) -> str:
+    """Return a default as a signature writes it: a plain value, or the name that the field has for another."""
+    if type(default) is str:
+        return json.dumps(default)
+    if default is None or default == () or isinstance(default, (bool, int, float)):
+        return repr(default)
     if not isinstance(call, ast.Call):
         raise SystemExit(f"{FIELDS}: a field of {ConversionOptions.__name__} is not made by option()")
-    default = call.args[0]
-    text = isinstance(default, ast.Constant) and isinstance(default.value, str)
-    return ast.unparse(default).replace("'", '"') if text else ast.unparse(default)
+    return ast.unparse(call.args[0])
 
 
 def docstring_arguments() -> str:

@@ -10,6 +10,7 @@ import amp_transpiler as amp
 import option_docs
 from amp_transpiler.cli.options import parse
 from amp_transpiler.cli.parser import build_parser
+from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import GROUPS
 from amp_transpiler.options.table import OPTIONS
 from amp_transpiler.systems.choice import Request
@@ -39,6 +40,11 @@ def test_every_option_of_the_synopsis_is_known():
 def test_each_parameter_of_transpile_has_a_row_and_is_set_by_the_command():
     assert {option.parameter for option in OPTIONS} - {None} == set(SIGNATURE)
     assert set(parse(["m.onnx"]).conversion.keywords()) == set(SIGNATURE) - {"src", "dst"}
+
+
+def test_a_call_without_options_changes_none():
+    defaults = {name: parameter.default for name, parameter in SIGNATURE.items() if name not in ("src", "dst")}
+    assert ConversionOptions(**defaults).changed() == {}
 
 
 def test_the_command_and_python_have_the_same_defaults():

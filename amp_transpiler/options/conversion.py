@@ -268,6 +268,7 @@ class ConversionOptions:
         held_as=("number",),
         in_recipes=False,
         check=checked_headroom,
+        auto_only=True,
     )
     data_max: float | None = option(
         None,
@@ -480,6 +481,7 @@ class ConversionOptions:
         "report in HTML has it anyway.",
         python="Level auto: work out the whole curve between accuracy and speed, from runs on the data: "
         "`Report.frontier`, and the error of each row of `Report.decisions`.",
+        auto_only=True,
     )
     device_check: DeviceCheck = option(
         "auto",
@@ -552,4 +554,4 @@ class ConversionOptions:
 def _is_default(value: Any, default: Any) -> bool:
     if default is DEFAULT_DTYPE:  # which stands for another format with SambaNova's options
         return value is default
-    return value is default or (isinstance(value, (str, tuple)) and value == default)
+    return value is default or (isinstance(value, (str, tuple, float)) and value == default)

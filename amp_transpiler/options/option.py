@@ -91,6 +91,7 @@ class Declaration:
         check: returns the value that counts, or raises OptionError.
         held_as: the forms in which TOML and JSON hold the value; none if no file can.
         in_recipes: whether a recipe holds it.
+        auto_only: whether it has a meaning at level auto only, which decides by cost.
     """
 
     options: tuple[Option, ...]
@@ -99,6 +100,7 @@ class Declaration:
     check: Callable[[Any], Any] | None
     held_as: tuple[Form, ...]
     in_recipes: bool
+    auto_only: bool
 
     def value_of(self, raw: Mapping[str, Any]) -> Any:
         """Return the value of the field.
@@ -134,6 +136,7 @@ def option(  # noqa: PLR0913  the columns of a table, which fields name
     check: Callable[[Any], Any] | None = None,
     held_as: tuple[Form, ...] = (),
     in_recipes: bool = True,
+    auto_only: bool = False,
 ) -> T:
     """Return a field with its default and its declaration. `Option` and `Declaration` say what the arguments mean.
 
@@ -155,7 +158,9 @@ def option(  # noqa: PLR0913  the columns of a table, which fields name
         python=python,
     )
     collected = collect or (tuple if repeated else _itself)
-    declaration = Declaration((shown, *further), default, collected, check, held_as, bool(held_as) and in_recipes)
+    declaration = Declaration(
+        (shown, *further), default, collected, check, held_as, bool(held_as) and in_recipes, auto_only
+    )
     return dataclasses.field(default=default, metadata={"declaration": declaration})
 
 

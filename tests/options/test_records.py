@@ -99,7 +99,7 @@ def test_options_are_the_same_in_another_process():
     ("arguments", "changed"),
     [
         ([], {}),
-        (["--level", "auto", "--io-types", "keep"], {}),
+        (["--level", "auto", "--io-types", "keep", "--headroom", "4"], {}),
         (["--io-types", "low"], {"keep_io_types": False}),
         (["--dtype", "float16"], {"dtype": "float16"}),
         (["--init-max", "0"], {"init_max": 0.0}),
