@@ -19,12 +19,13 @@ from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
-from tests import older_onnx, oldest_cases
+from tests import older_onnx, oldest_cases, sleeping_threads
 from tests.counted import Counted
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
 older_onnx.install()  # before any file of tests makes a model
+sleeping_threads.install()  # before any file of tests opens a session
 
 TESTS = pathlib.Path(__file__).resolve().parent
 HOST_DEFAULT = "default"  # of --place: what the host decides
@@ -110,11 +111,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Collect without garbage collection, which would walk through 20,000 tests again and again and find nothing."""
+    """Collect without garbage collection, which would walk through 20,000 tests again and again and find nothing.
+
+    What is imported and collected stays until the end. So it is frozen: the collections during the tests leave it out.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

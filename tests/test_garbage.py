@@ -2,7 +2,17 @@
 
 import gc
 
+import pytest
+
 from amp_transpiler.garbage import collection_paused
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_frozen():
+    """Have nothing frozen, as in a program that leaves the garbage collector as it is; conftest.py froze all tests."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def young():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from amp_transpiler.runtime.scope import Scope, scope_guard
 __all__ = ["Case", "Found", "case", "close", "compute", "expected", "family_test"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # a case is only equal to itself, so that what it expects is cached
 class Case:
     """One use of a function.
 
@@ -128,8 +129,9 @@ def _torch_shapes(row: Case) -> list[tuple[int, ...]]:
     return [value.shape for value in expected(row)[0]]
 
 
+@functools.cache  # known and free sizes, and the shapes of gradients to start from, ask for the same
 def expected(row: Case) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
-    """Return torch's results and gradients."""
+    """Return torch's results and gradients; they are shared, so nobody writes to them."""
     import torch
 
     tensors = [torch.from_numpy(np.array(array)) for array in row.inputs]
