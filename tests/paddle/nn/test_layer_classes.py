@@ -357,7 +357,7 @@ def _trains(x):
 def results():
     """Name of a row -> (value, gradients of the inputs that have one, gradients of parameters, values of those)."""
     main, startup, scope = Program(), Program(), Scope()
-    fetch, feeds, layout = [], {}, {}
+    built, feeds = {}, {}
     with program_guard(main, startup), unique_name.guard():
         for name in LAYERS:
             layer, given = LAYERS[name].ours(), arrays(name)
@@ -370,14 +370,15 @@ def results():
             for x in wanted:
                 x.stop_gradient = False
             square = main.builder().mul(result.value, result.value)  # a gradient that is not the same everywhere
-            found = gradients(main.var(square.name), wanted)
-            layout[name] = (
-                len(fetch),
-                len(found),
-                len(layer.parameters()) if found else 0,
-                [p.name for p in layer.parameters()],
-            )
-            fetch += [result, *found]
+            built[name] = (result, main.var(square.name), wanted, [p.name for p in layer.parameters()])
+        # All at once: each call walks through the whole program, and copies it to undo what it cannot finish.
+        sources = [x for _, _, wanted, _ in built.values() for x in wanted]
+        found = gradients([square for _, square, wanted, _ in built.values() if wanted], sources)
+    of_source = dict(zip((x.name for x in sources), found, strict=True))
+    fetch, layout = [], {}
+    for name, (result, _, wanted, parameters) in built.items():
+        layout[name] = (len(fetch), len(wanted), len(parameters), parameters)
+        fetch += [result, *(of_source[x.name] for x in wanted)]
     executor = Executor(CPUPlace())
     executor.run(startup, scope=scope)
     random = np.random.default_rng(3)
