@@ -50,7 +50,7 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the message that describes `model`."""
-    proto = ir.to_proto(model)
+    proto = ir.serde.serialize_model(model)
     for values, infos in ((model.graph.inputs, proto.graph.input), (model.graph.outputs, proto.graph.output)):
         for value, info in zip(values, infos, strict=True):
             if _OPAQUE in value.meta:

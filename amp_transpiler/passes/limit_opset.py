@@ -114,7 +114,7 @@ def _definition(node: ir.Node, opset: int, name: str) -> onnx.FunctionProto:
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # onnx's type stubs lack the properties used here
     if schema.has_context_dependent_function:
         types = [_type_bytes(value) for value in node.inputs]
-        body = schema.get_context_dependent_function(ir.to_proto(node).SerializeToString(), types)
+        body = schema.get_context_dependent_function(ir.serde.serialize_node(node).SerializeToString(), types)
         function: onnx.FunctionProto = onnx.FunctionProto.FromString(body)
         if not function.node:
             raise ModelError(

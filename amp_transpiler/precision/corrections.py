@@ -59,16 +59,16 @@ def corrected(
         for name, part in measurement.parts.items():
             if name in place:
                 row[place[name]] = part
-        rows.append((row, measurement.found))
-    terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _ in rows), default=0.0))
+        rows.append((row, row > 0.0, measurement.found))
+    terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _, _ in rows), default=0.0))
     floor = least * terms
     for _ in range(_ROUNDS):
         off = 0.0
-        for row, target in rows:
+        for row, is_part, target in rows:
             total = float(row @ terms)
             if total > 0.0:
                 off = max(off, abs(target - total) / total)
-                terms = np.where(row > 0.0, np.maximum(terms * (target / total), floor), terms)
+                np.maximum(terms * (target / total), floor, out=terms, where=is_part)
         if off < _AGREE:
             break
     return {**predicted, **dict(zip(names, map(float, terms), strict=True))}

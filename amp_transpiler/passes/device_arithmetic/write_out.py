@@ -94,7 +94,7 @@ def _originals(node: ir.Node) -> dict[str, str]:
 
 
 def _body(model: ir.Model, node: ir.Node) -> ir.Model | None:
-    proto = ir.to_proto(node)
+    proto = ir.serde.serialize_node(node)
     del proto.input[:], proto.output[:]
     graph = onnx.GraphProto(name="body")
     for index, value in enumerate(node.inputs):

@@ -233,7 +233,7 @@ class ShapeWalk:
             types[str(value.name)] = onnx.helper.make_tensor_type_proto(int(dtype), self._shape(value))
             if (content := self._content(value)) is not None and content.dtype.kind in "iufb":
                 data[str(value.name)] = onnx.numpy_helper.from_array(np.array(content, order="C"), value.name)
-        proto = ir.to_proto(node)
+        proto = ir.serde.serialize_node(node)
         proto.op_type, proto.domain = op_type, schema.domain
         try:
             inferred = onnx.shape_inference.infer_node_outputs(
