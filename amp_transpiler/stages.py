@@ -27,10 +27,10 @@ from amp_transpiler.precision.training import NO_STATE, UNSCALED, holds_gradient
 from amp_transpiler.program.assemble import written_model
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
-from amp_transpiler.report import Verdict
 from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.report.predictions import add_errors, as_its_source, predict_times
 from amp_transpiler.report.recipe import Recipe, digest
+from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.program_names import limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
@@ -263,7 +263,8 @@ def decide_and_compare(job: Job) -> None:
     job.prepared = job.program.clone() if _is_priced(job) else job.program
     with job.clock.phase("convert"):
         job.conversion = convert(job.program, job.policy, job.ranges)
-    job.report.verdict = f"{Verdict.NOT_CHECKED}: verification was switched off"
+    why = "verification was switched off"
+    job.report.verdict = Judgement(Verdict.NOT_CHECKED, {"why": why}).as_text()
 
 
 def _is_priced(job: Job) -> bool:

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from amp_transpiler.report.verdict import Verdict, judgement_of
 from gpu import results
 from programs import arithmetic_page
 from programs.arithmetic_runs import measured
@@ -44,7 +45,7 @@ def device_rows() -> Iterator[Record]:
             yield {
                 "model": record["name"],
                 "dtype": record["dtype"],
-                "verified": record["verdict"].startswith("verified"),
+                "verified": judgement_of(record["verdict"]).word is Verdict.VERIFIED,
                 "emulated_then": record["emulated_error"],
                 "device": record["error"],
             }

@@ -143,7 +143,7 @@ class Bisection:
             return None
         limits = dataclasses.replace(policy.limits, tolerance=tolerance)
         for point in sorted(every, key=lambda point: -len(point.low)):
-            held = dict.fromkeys(sorted(frontier.open_names - point.low), "bisection")
+            held = _kept_float32(sorted(frontier.open_names - point.low))
             made = self._conversions.measured(dataclasses.replace(policy, limits=limits, forced_high=held))
             if made.excess <= 1.0 and (low := int(self.record(made)["low"])) > above:
                 return low
@@ -152,7 +152,7 @@ class Bisection:
     def _policy_with(self, kinds: Iterable[str], **changes: Any) -> Any:
         high = set(kinds)
         names = [name for name, kind in self._kind_of.items() if kind in high]
-        return dataclasses.replace(self.policy, forced_high=dict.fromkeys(names, "bisection"), **changes)
+        return dataclasses.replace(self.policy, forced_high=_kept_float32(names), **changes)
 
     def float32(self) -> Record:
         """Return the figures of the program as it is."""
@@ -436,6 +436,13 @@ def read(path: pathlib.Path | None) -> dict[str, Record]:
 def size_of(path: pathlib.Path) -> int:
     """Return the bytes of a model, with its weights beside it."""
     return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+
+
+def _kept_float32(names: Iterable[str]) -> dict[str, Any]:
+    """Return nodes with the reason why a trial keeps them in float32."""
+    from amp_transpiler.precision.reasons import Reason
+
+    return dict.fromkeys(names, Reason("words", {"words": "bisection"}))
 
 
 def main() -> int:

@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -25,13 +24,10 @@ from unittest import mock
 
 import amp_transpiler as amp
 from amp_transpiler.precision import device_faults
+from amp_transpiler.precision.reasons import Reason, reason_of
 from amp_transpiler.targets.arithmetic import DeviceArithmetic, arithmetic_of
 
 BESIDE = "with a node beside it"
-_RULE = re.compile(
-    r"(?:CUDA computes (?P<whole>\w+) by its definition: )?(?P<words>.*) \([^()]*, ONNX Runtime [\d.]+\)$"
-)
-_SUM = re.compile(r"CUDA's (?P<operator>\w+) sums \d+ (?P<format>\w+) numbers before it divides")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +92,11 @@ def change_of(path: pathlib.Path, level: str, dtype: str) -> Change:
     return Change(name, level, dtype, len(before), len(after), rules)
 
 
-def _low_nodes(path: pathlib.Path, level: str, dtype: str) -> tuple[set[str], dict[str, str]]:
+def _low_nodes(path: pathlib.Path, level: str, dtype: str) -> tuple[set[str], dict[str, Reason]]:
     options: Any = {"level": level, "dtype": dtype}  # argparse has checked them, or transpile does
     report = amp.transpile(path, verify=False, **options, prefer="size")
     low = {row.name for row in report.decisions if row.precision in ("float16", "bfloat16")}
-    return low, {row.name: row.reason for row in report.decisions}
+    return low, {row.name: reason_of(row.reason) for row in report.decisions}
 
 
 @contextlib.contextmanager
@@ -114,12 +110,15 @@ def without_faults() -> Iterator[None]:
         yield
 
 
-def rule_of(reason: str) -> str:
+def rule_of(reason: Reason) -> str:
     """Return the rule that a reason states; `BESIDE` if it states none."""
-    if match := _SUM.match(reason):
-        return f"{match['operator']} in {match['format']} sums before it divides"
-    if match := _RULE.match(reason):
-        return f"{match['whole']}: {match['words']}" if match["whole"] else match["words"]
+    values = reason.values
+    if reason.code in ("mean-beyond-range", "seen-mean-beyond-range"):
+        return f"{values['operator']} in {values['low']} sums before it divides"
+    if reason.code == "wrong-kernel":
+        return f"{values['operator']} in {values['low']} {values['fault']}"
+    if reason.code == "wrong-kernel-inside" and isinstance(fault := values["fault"], Reason):
+        return f"{values['operator']}: {rule_of(fault)}"
     return BESIDE
 
 

@@ -34,6 +34,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import amp_transpiler as amp
 from amp_transpiler.graph.input_roles import ModelInput
+from amp_transpiler.report.verdict import judgement_of
 from amp_transpiler.verification.signal_levels import scaled_inputs
 
 # By name: the tests are not type-checked, and mypy would follow an import into them.
@@ -154,7 +155,8 @@ def _worst(model: pathlib.Path, written: pathlib.Path, sample: Sample, report: a
     save: Any = np.savez  # its keywords are taken for options by its types
     save(inputs, **sample)
     values = _JUDGE.judge_values(model, written, inputs)
-    judged = {name for name in values.errors if f"'{name}'" not in report.verdict.partition("not judged")[2]}
+    unjudged = judgement_of(report.verdict).basis.get("unjudged", "")
+    judged = {name for name in values.errors if f"'{name}'" not in unjudged}
     return max((values.errors[name] for name in judged), default=0.0)
 
 

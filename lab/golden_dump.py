@@ -5,10 +5,10 @@
     python lab/golden_dump.py dump OUT.jsonl FOLDER --repaired    # level auto, verified and repaired
     python lab/golden_dump.py compare BEFORE.jsonl AFTER.jsonl    # print every difference, exit 1 if there is any
     python lab/golden_dump.py summary FILE.jsonl             # a table for tests/lab/golden_small_models.txt
-    python lab/golden_dump.py classes FILE.jsonl                  # reasons that belong to no class, if any
+    python lab/golden_dump.py codes FILE.jsonl                    # how often each code of a reason occurs
 
 A line is one conversion: model, way, format, the SHA-256 of the written files, and for every node its precision and
-reason. Reasons are compared by class (`golden.reasons`), so that a sentence may be reworded.
+reason. Reasons are compared by code, so that a sentence may be reworded; those of a dump that has no codes by sentence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from amp_transpiler.precision.reasons import TEMPLATES
 from golden.dump import WAYS, Record, records_of
-from golden.reasons import reason_class
 from golden.summary import COLUMNS, summary_rows, written_with
 
 
@@ -39,7 +39,7 @@ def main() -> int:
         return _compare(options.before, options.after)
     if options.task == "summary":
         return _summarize(options.file)
-    return _unclassified(options.file)
+    return _count_codes(options.file)
 
 
 def _options() -> argparse.Namespace:
@@ -56,7 +56,7 @@ def _options() -> argparse.Namespace:
     compare = tasks.add_parser("compare")
     compare.add_argument("before", type=pathlib.Path)
     compare.add_argument("after", type=pathlib.Path)
-    for task in ("summary", "classes"):
+    for task in ("summary", "codes"):
         tasks.add_parser(task).add_argument("file", type=pathlib.Path)
     return parser.parse_args()
 
@@ -122,11 +122,9 @@ def _differences(old: Record, new: Record) -> Iterator[str]:
             yield f"{key}: {old.get(key)} -> {new.get(key)}"
     if "nodes" not in old or "nodes" not in new:
         return
+    said = "codes" if "codes" in old and "codes" in new else "reasons"
     before, after = (
-        [
-            (name, op, precision, reason_class(record["reasons"][index]))
-            for name, op, precision, index in record["nodes"]
-        ]
+        [(name, op, precision, record[said][index]) for name, op, precision, index in record["nodes"]]
         for record in (old, new)
     )
     if len(before) != len(after):
@@ -145,19 +143,12 @@ def _summarize(file: pathlib.Path) -> int:
     return 0
 
 
-def _unclassified(file: pathlib.Path) -> int:
-    classes: collections.Counter[str] = collections.Counter()
-    strangers: set[str] = set()
-    for record in _read(file):
-        for reason in record.get("reasons", ()):
-            found = reason_class(reason)
-            classes[found] += 1
-            if found == "unknown":
-                strangers.add(reason)
-    for reason in sorted(strangers):
-        print(reason)
-    print(f"{len(classes)} classes, {len(strangers)} reasons of none; ways: {', '.join(WAYS)}")
-    return 1 if strangers else 0
+def _count_codes(file: pathlib.Path) -> int:
+    codes = collections.Counter(code for record in _read(file) for code in record.get("codes", ()))
+    for code, count in codes.most_common():
+        print(f"{count:6}  {code}")
+    print(f"{len(codes)} of {len(TEMPLATES)} codes; ways: {', '.join(WAYS)}")
+    return 0
 
 
 if __name__ == "__main__":

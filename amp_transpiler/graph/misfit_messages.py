@@ -41,20 +41,21 @@ _IN_WORDS = {
 _KINDS = {"float": "float32", "double": "float64"}  # names of types in schemas -> in numpy
 
 
-def misfit(node: ir.Node, opset: int, reason: str) -> str:
+def misfit(node: ir.Node, opset: int, message: str) -> str:
     """Return what is wrong with a node and its inputs.
 
     Args:
         node: the node, its inputs typed.
         opset: the version of its domain.
-        reason: what ONNX or ONNX Runtime says, for what is not known here.
+        message: what ONNX or ONNX Runtime says, for what is not known here.
     """
     schema = signature(node.domain, node.op_type, opset)
     why = (None if schema is None else _wrong_types(node, schema)) or wrong_shape(node)
-    reason = next((words for sign, words in _IN_WORDS.items() if sign in reason), reason)
-    verdict = f"fails on {reads_of(node)}: {_plain(reason)}" if why is None else f"does not fit {reads_of(node)}: {why}"
+    message = next((words for sign, words in _IN_WORDS.items() if sign in message), message)
+    reads = reads_of(node)
+    fault = f"fails on {reads}: {_plain(message)}" if why is None else f"does not fit {reads}: {why}"
     origin, name = scope_of(node), visible(node.name or "", _LONGEST)
-    return f"{node.op_type} '{name}'{f' ({origin})' if origin else ''} {verdict}"
+    return f"{node.op_type} '{name}'{f' ({origin})' if origin else ''} {fault}"
 
 
 def reads_of(node: ir.Node) -> str:
@@ -104,8 +105,8 @@ def _size(size: int | ir.SymbolicDim) -> str:
     return "?" if size.value is None else str(size.value)
 
 
-def _plain(reason: str) -> str:
-    text = visible(" ".join(_JARGON.sub("", reason).split()).rstrip("."))
+def _plain(message: str) -> str:
+    text = visible(" ".join(_JARGON.sub("", message).split()).rstrip("."))
     return text[:1].lower() + text[1:]
 
 

@@ -31,9 +31,9 @@ from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
 from amp_transpiler.precision.numerics import from_integers, in_order, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.precision.quantized import quantizes_low
-from amp_transpiler.precision.quantized_islands import islands
+from amp_transpiler.precision.quantized import is_quantizing, quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.row_sums import RowSum
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.thresholds import ThresholdFaults
@@ -69,8 +69,7 @@ def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
     if policy.drop_islands == "quantized":
-        for node, reason in islands(decisions, policy.objective):
-            decisions[node] = Decision("high", reason, neutral=True)
+        _drop_islands(decisions, policy.objective)
     return assigner.assignment(decisions)
 
 
@@ -119,8 +118,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
     if policy.objective == "low":  # predicted time counts every cast itself
-        for node, reason in islands(decisions, policy.objective):
-            decisions[node] = Decision("high", reason, neutral=True)
+        _drop_islands(decisions, policy.objective)
     wholes = assigner.wholes()
     together: list[Collection[ir.Node]] = [*wholes, *assigner.tied(decisions)]
     weights: Weights = LowWeights(wholes)
@@ -140,6 +138,15 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     return OpenChoices(weights, open_decisions(model, policy, decisions, together, weights), assigner)
 
 
+def _drop_islands(decisions: dict[ir.Node, Decision], objective: str) -> None:
+    """Make what lies between quantized operators float32, in place, where casts cost more than it saves."""
+    if any(map(is_quantizing, decisions)):
+        from amp_transpiler.precision.quantized_islands import islands  # few programs are quantized
+
+        for node, reason in islands(decisions, objective):
+            decisions[node] = Decision("high", reason, neutral=True)
+
+
 def _stays_whole(nodes: Collection[ir.Node], decisions: Mapping[ir.Node, Decision]) -> bool:
     """Whether ONNX Runtime makes one operator of some nodes though some of them must be float32.
 
@@ -153,9 +160,9 @@ def _stays_whole(nodes: Collection[ir.Node], decisions: Mapping[ir.Node, Decisio
 def _in_float32(node: ir.Node) -> Decision:
     """Decide about a node of a program that only becomes float32."""
     if has_bodies(node) or not touches_float32(node) or (node.op_type == "Cast" and is_standard(node)):
-        return Decision("untouched", "it has no precision of its own")
+        return Decision("untouched", Reason("no-precision"))
     before = node.meta.get(WIDENED)
-    return Decision("high", f"computed in {before} before" if before else "float32 before")
+    return Decision("high", Reason("low-before", {"format": before}) if before else Reason("float32-before"))
 
 
 class _Assigner:
@@ -177,7 +184,7 @@ class _Assigner:
         self._folded = folded_nodes(in_order(model.graph))
         self._thresholds = ThresholdFaults(model, policy.thresholds, ranges, policy.dims)
         self._wholes: list[Match]
-        self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, str](), []
+        self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, Reason](), []
         if policy.numerics != "ignore":
             self._judge()
         elif policy.drop_islands != "none":
@@ -236,7 +243,7 @@ class _Assigner:
             reasons = {decision.reason for decision in decisions if decision.precision == "high"}
             if not reasons or len(reasons) == len(decisions) or any(decision.forced for decision in decisions):
                 continue
-            reason = f"part of {whole.pattern.name}, which is one operator: {min(reasons)}"
+            reason = Reason("whole", {"pattern": whole.pattern.name, "fault": min(reasons, key=str)})
             for node in whole.nodes:
                 if self._decisions[node].precision == "low":
                     self._decisions[node] = Decision("high", reason)
@@ -291,19 +298,19 @@ class _Assigner:
         """Whether data decide about what is unsafe by its nature."""
         return self._policy.numerics == "shown" and self._policy.evidence is not None
 
-    def _positions(self) -> dict[ir.Node, str]:
+    def _positions(self) -> dict[ir.Node, Reason]:
         """Find what is computed only from integers with a node that has no low form, such as a Range.
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
         """
-        reasons: dict[ir.Node, str] = {}
+        reasons: dict[ir.Node, Reason] = {}
         high: set[ir.Value | None] = set()
         for node in from_integers(list(in_order(self._model.graph))):
             if node.op_type == "Cast":
                 continue
             if self._constraint(node).form is None or any(value in high for value in node.inputs):
                 high.update(node.outputs)
-                reasons[node] = "positions: computed from integers alone, which is float32 in part"
+                reasons[node] = Reason("position")
         return reasons
 
     def _seen_ranges(self) -> Mapping[str, TensorRange]:
@@ -339,7 +346,7 @@ class _Assigner:
         for _, body in bodies(node):
             self._decide_graph(body)
         self._state.pass_on(ports, inward=False)
-        self._decisions[node] = Decision("untouched", "control flow: its body is decided node by node")
+        self._decisions[node] = Decision("untouched", Reason("control-flow"))
 
     def _decide_again(self) -> None:
         """Decide again about the readers of a value that became low after they were decided, until nothing changes.
@@ -373,15 +380,15 @@ class _Assigner:
 
     def _decide(self, node: ir.Node) -> Decision:
         if is_standard(node) and node.op_type == "Constant":
-            return Decision("untouched", "a constant: converted as its readers need it")
+            return Decision("untouched", Reason("constant"))
         if not touches_float32(node):
-            return Decision("untouched", "no float32 tensor goes in or out")
+            return Decision("untouched", Reason("no-float32"))
         constraint = self._constraint(node)
         if constraint.reads_any:
-            return Decision("untouched", constraint.reason or "it takes its input in any precision", takes_any=True)
+            return Decision("untouched", constraint.reason or Reason("reads-any"), takes_any=True)
         if role_of(node) == "optimize":
             repaired = self._policy.forced_high.get(str(node.name))
-            return Decision("high", repaired or "part of the optimizer, which works in float32")
+            return Decision("high", repaired or Reason("optimizer"))
         return self._decide_by_policy(node, constraint)
 
     def _decide_by_policy(self, node: ir.Node, constraint: Constraint) -> Decision:
@@ -392,7 +399,7 @@ class _Assigner:
             rounded = self._rules.decide_without_form(node) if decides else None
             return rounded or self._unsupported(node, constraint)
         if node in self._folded:
-            return Decision("high", "computed from constants alone: folded when the model is loaded", neutral=True)
+            return Decision("high", Reason("folded"), neutral=True)
         if reason := self._kept_by_user(node):
             return Decision("high", reason)
         if settled := self._policy.settled.get(str(node.name)):
@@ -409,11 +416,12 @@ class _Assigner:
             raise OptionError(f"{which} is inside a disable_amp region as well, which keeps it as it is: drop one")
         if constraint.form is not None:
             fault = self._faults.of(node)
-            doubt = f", though {fault}" if fault else ""
-            return Decision("low", f"low by force (--include){doubt}", constraint.form, forced=True)
+            reason = Reason("forced") if fault is None else Reason("forced-faulty", {"fault": fault})
+            return Decision("low", reason, constraint.form, forced=True)
+        assert constraint.reason is not None, "no form, so a reason"
         elsewhere = self._constraints.of(node, anywhere=True) if constraint.missing_kernel else constraint
         if elsewhere.form is not None:
-            reason = f"low by force (--include), though there is {constraint.reason}: another provider runs it"
+            reason = Reason("forced-elsewhere", {"fault": constraint.reason})
             return Decision("low", reason, elsewhere.form, forced=True)
         raise OptionError(f"{which} cannot be {self._policy.low}: {constraint.reason}; narrow the pattern")
 
@@ -428,38 +436,39 @@ class _Assigner:
         if constraint.missing_kernel:
             name = operator_name(node)
             self.missing_kernels[name] = self.missing_kernels.get(name, 0) + 1
+        assert constraint.reason is not None, "no form, so a reason"
         return Decision("high", constraint.reason)
 
-    def _kept_by_user(self, node: ir.Node) -> str:
-        """Say why the user's words, or a repair, keep the node in float32; empty if they do not."""
+    def _kept_by_user(self, node: ir.Node) -> Reason | None:
+        """Say why the user's words, or a repair, keep the node in float32; None if they do not."""
         policy = self._policy
         if reason := policy.forced_high.get(str(node.name)):
             return reason
         if DISABLE_AMP in region_of(node):
-            return "inside a disable_amp region"
+            return Reason("disable-amp")
         if is_kept(node, guarded=self._guarded):
-            return "outside every fp16_guard region"
+            return Reason("not-guarded")
         if listed := policy.rules.lists.black_varnames:
             names = {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}
             if black := sorted(names & listed):
-                return f"reads or writes black variable '{black[0]}'"
+                return Reason("black-variable", {"variable": black[0]})
         return self._thresholds.of(node)
 
-    def _must_stay_float32(self, node: ir.Node, form: LowForm) -> str:
-        """Say why the numerics keep the node in float32 whatever list it is on; empty if they do not."""
+    def _must_stay_float32(self, node: ir.Node, form: LowForm) -> Reason | None:
+        """Say why the numerics keep the node in float32 whatever list it is on; None if they do not."""
         if fault := self._constant_fault(node, form):
             return fault
         if beyond := range_fault(node, form, self._seen, self._policy.low, self._policy.headroom):
             return beyond
-        unsafe = "" if quantizes_low(node, self._state) else self._unsafe.get(node, "")
+        unsafe = None if quantizes_low(node, self._state) else self._unsafe.get(node)
         return unsafe or self._faults.of(node) or self._faults.beyond_sum(node, self._seen, self._policy.headroom)
 
-    def _constant_fault(self, node: ir.Node, form: LowForm) -> str:
-        """Say which constant the format cannot hold; empty if none."""
+    def _constant_fault(self, node: ir.Node, form: LowForm) -> Reason | None:
+        """Say which constant the format cannot hold; None if none."""
         is_bound = node.op_type in CAPPED
         for index in sorted(form.inputs):
             value = node.inputs[index]
             fault = self._ranges.of_bound(value) if is_bound else self._ranges.of(value)
             if fault and (node, index) not in self.masks.uses:
                 return fault
-        return self._ranges.of_bound_attributes(node) if is_bound else ""
+        return self._ranges.of_bound_attributes(node) if is_bound else None

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import ControlPort
 from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.row_sums import RowSum
 
 __all__ = ["Assignment", "ConstantStorage", "Decision"]
@@ -24,7 +25,7 @@ class Decision:
 
     Attributes:
         precision: `low`, `high` (float32), or `untouched` (no float32 tensor, or control flow).
-        reason: one sentence.
+        reason: why.
         form: the inputs and outputs that become low; None for a node that is not low.
         takes_any: the node accepts its float inputs in any precision.
         neutral: the node is float32 only because nothing near it is low. Rules that follow their inputs ignore it.
@@ -33,7 +34,7 @@ class Decision:
     """
 
     precision: Literal["low", "high", "untouched"]
-    reason: str
+    reason: Reason
     form: LowForm | None = None
     takes_any: bool = False
     neutral: bool = False

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["Aim", "Candidate", "aimed", "balanced"]
 
@@ -21,7 +22,6 @@ Aim: TypeAlias = Literal["low", "time", "float32"]
 """What a conversion aims at: the most in lower precision, the least time, or float32 throughout."""
 
 _SLOWER = 1.1  # times the fastest: a prediction is no measurement, and a smaller file is worth that much
-_KEPT = "predicted to be faster in float32"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,5 +58,5 @@ def aimed(policy: Policy, aim: Aim, model: ir.Model) -> Policy:
     """
     if aim != "float32":
         return dataclasses.replace(policy, objective=aim)
-    settled = {str(node.name): Settled("high", _KEPT) for node in all_nodes(model)}
+    settled = {str(node.name): Settled("high", Reason("float32-faster")) for node in all_nodes(model)}
     return dataclasses.replace(policy, objective="low", settled={**settled, **policy.settled})

@@ -11,10 +11,10 @@ from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.walk import ControlPort
 from amp_transpiler.ops.kinds import MOVEMENT
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.phrases import counted
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.cut_network import Choices, Island, Weights, choices
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["OpenDecisions", "open_decisions"]
 
@@ -43,8 +43,8 @@ class OpenDecisions:
         """
         decisions = dict(self._decisions)
         for node, other in self.choices.held():
-            reason = f"it is decided with '{other.name}', which is float32: {decisions[other].reason}"
-            decisions[node] = Decision("high", reason)
+            values = {"node": str(other.name), "fault": decisions[other].reason}
+            decisions[node] = Decision("high", Reason("held", values))
         for island in self.choices.islands(low):
             decision = Decision("high", _reason(island, self._objective), neutral=True)
             decisions.update(dict.fromkeys(island.nodes, decision))
@@ -86,12 +86,10 @@ def open_decisions(
     return OpenDecisions(opened, decisions, policy.objective)
 
 
-def _reason(island: Island, objective: str) -> str:
+def _reason(island: Island, objective: str) -> Reason:
     """Say why nodes that might be low are not."""
-    more = counted(island.casts, "more cast")
+    casts = island.casts
     if objective == "time":
-        costs = f", with {more}" if island.casts > 0 else ""
-        return f"an island: predicted to be no faster in lower precision{costs}"
+        return Reason("island-no-faster-casts", {"casts": casts}) if casts > 0 else Reason("island-no-faster")
     work = sum(not (is_standard(node) and node.op_type in MOVEMENT) for node in island.nodes)
-    gained = counted(work, "cheap operator") if work else "nodes that only move values"
-    return f"an island: lower precision costs {more} for {gained}"
+    return Reason("island", {"casts": casts, "operators": work}) if work else Reason("island-moves", {"casts": casts})

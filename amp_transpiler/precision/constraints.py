@@ -18,6 +18,7 @@ from amp_transpiler.graph.node_kind import Kind, kind_of
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import Signature, Slot, opset_of
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.operator import Imports, Operator, Types, imports_of, operator_of
 
@@ -35,8 +36,8 @@ _LOWERED_FOR_TRAINING = {"BatchNormalization", "Dropout"}
 
 # Operators whose meaning a low form would change.
 _KEEPS_ITS_TYPE = {
-    "BitCast": "it reinterprets the bits of its input",
-    "DynamicQuantizeLinear": "its scale is float32 by definition",
+    "BitCast": Reason("bits"),
+    "DynamicQuantizeLinear": Reason("float32-scale"),
 }
 
 
@@ -54,14 +55,14 @@ class Constraint:
 
     Attributes:
         form: its low form, or None if it must stay float32.
-        reason: why it must; empty if it need not.
+        reason: why it must; None if it need not.
         reads_any: it accepts any float type (Shape, Cast) and is itself neither low nor float32.
         missing_kernel: it stays float32 only because no kernel exists.
         no_schema: the operator is unknown.
     """
 
     form: LowForm | None
-    reason: str = ""
+    reason: Reason | None = None
     reads_any: bool = False
     missing_kernel: bool = False
     no_schema: bool = False
@@ -157,25 +158,29 @@ class _Judge:
         operator = operator_of(kind, imports)
         sig, name, standard = operator.signature, kind.op_type, not kind.domain
         if sig is None:
-            return Constraint(None, f"no schema is known for {kind.domain or 'ai.onnx'}::{name}", no_schema=True)
+            values = {"domain": kind.domain or "ai.onnx", "operator": name}
+            return Constraint(None, Reason("no-schema", values), no_schema=True)
         if standard and name in _READS_ANY:
-            return Constraint(None, "the user's own cast keeps its type" if name == "Cast" else "", reads_any=True)
+            return Constraint(None, Reason("user-cast") if name == "Cast" else None, reads_any=True)
         if standard and name in _KEEPS_ITS_TYPE:
             return Constraint(None, _KEEPS_ITS_TYPE[name])
         slots = _float_slots(kind, sig)
-        if isinstance(slots, str):
+        if isinstance(slots, Reason):
             return Constraint(None, slots)
         if self._low_type not in sig.allowed.get(_primary(slots), ()):
-            return Constraint(None, f"the schema of {name}-{sig.since_version} does not permit {self._low.name}")
+            return Constraint(None, self._forbidden(name, sig.since_version))
         newest = dict(imports).get("", FIRST_OPSET_WITH_BFLOAT16)
         if self._low is BFLOAT16 and newest < FIRST_OPSET_WITH_BFLOAT16:  # other domains have it at any opset
-            return Constraint(None, f"the schema of Cast-{newest} does not permit {self._low.name}")
+            return Constraint(None, self._forbidden("Cast", newest))
         if self._training and standard and name in _LOWERED_FOR_TRAINING:
             lowered = _lowered_form(kind, sig)
             fits = inputs is None or lowered.form is None or lowered.form.inputs == inputs
             return lowered if fits else Constraint(None, _no_such_form(name))
         runs = self._runs_anywhere if anywhere else functools.partial(self._runs_as_well, operator)
         return self._form_that_runs(operator, sig, slots, inputs, runs)
+
+    def _forbidden(self, op_type: str, version: int) -> Reason:
+        return Reason("schema", {"operator": op_type, "version": version, "low": self._low.name})
 
     def _runs_as_well(self, operator: Operator, lowered: Operator) -> bool:
         """Whether the target runs an operator's low form; or the fallback does, where it runs that in float32, too.
@@ -211,8 +216,8 @@ class _Judge:
                 return Constraint(form)
         if inputs is not None:
             return Constraint(None, _no_such_form(name))
-        reason = f"no {self._low.name} kernel for {name}-{sig.since_version} on {self._target.name}"
-        return Constraint(None, reason, missing_kernel=True)
+        values = {"operator": name, "version": sig.since_version, "low": self._low.name, "target": self._target.name}
+        return Constraint(None, Reason("no-kernel", values), missing_kernel=True)
 
     def _lowered(self, operator: Operator, sig: Signature, params: frozenset[str]) -> Operator:
         """The operator with these type parameters bound to the low format."""
@@ -228,7 +233,7 @@ class _Judge:
         return dataclasses.replace(operator, inputs=inputs, outputs=outputs)
 
 
-def _float_slots(kind: Kind, sig: Signature) -> list[_FloatSlot] | str:
+def _float_slots(kind: Kind, sig: Signature) -> list[_FloatSlot] | Reason:
     """List the float32 slots of a kind, outputs last; or say which of its values cannot be low."""
     slots = []
     for output, types, formal in ((False, kind.inputs, sig.input), (True, kind.outputs, sig.output)):
@@ -237,13 +242,13 @@ def _float_slots(kind: Kind, sig: Signature) -> list[_FloatSlot] | str:
                 continue
             slot = formal(index)
             if "float" in type_ and not type_.startswith("tensor("):
-                return f"it works on a {type_.split('(')[0]}, which cannot be cast"
+                return Reason("no-tensor", {"type": type_.split("(")[0]})
             if type_ != _FLOAT or slot is None:
                 continue
             if slot.type in sig.allowed and not slot.homogeneous:
-                return "its inputs may be of any types"
+                return Reason("any-types")
             slots.append(_FloatSlot(index, output, slot.type))
-    return slots or "no float32 tensor fits its schema"
+    return slots or Reason("no-slot")
 
 
 def _primary(slots: list[_FloatSlot]) -> str:
@@ -255,7 +260,7 @@ def _lowered_form(kind: Kind, sig: Signature) -> Constraint:
     data, other = sig.input(0), sig.input(1)
     assert data is not None
     if other is not None and data.type == other.type:
-        return Constraint(None, f"{kind.op_type}-{sig.since_version} has one type for data and statistics")
+        return Constraint(None, Reason("one-type", {"operator": kind.op_type, "version": sig.since_version}))
     return Constraint(LowForm(frozenset((0,)), frozenset((0,))))
 
 
@@ -283,5 +288,5 @@ def _form(slots: list[_FloatSlot], params: frozenset[str]) -> LowForm:
     )
 
 
-def _no_such_form(op_type: str) -> str:
-    return f"{op_type} has no form with just these inputs in lower precision"
+def _no_such_form(op_type: str) -> Reason:
+    return Reason("no-form", {"operator": op_type})

@@ -19,6 +19,7 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import signature
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.known_shapes import KnownShapes
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.row_sums import ROW_SUMS, RowSum, row_sum
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.arithmetic import DeviceArithmetic, KernelRow, arithmetic_of
@@ -74,24 +75,24 @@ class DeviceFaults:
         self._model, self._target, self._low, self._dims = model, target, low, dims or {}
         self._shapes = KnownShapes(model, self._dims)
         self._arithmetic = arithmetic_of(device, target.ort) if _runs_on_cuda(target) else None
-        self._known: dict[ir.Node, str] = {}
+        self._known: dict[ir.Node, Reason | None] = {}
         self._products: dict[ir.Node, RowSum] | None = {} if products else None
 
-    def of(self, node: ir.Node) -> str:
-        """Say what is wrong with the low kernel of a node; empty if nothing is."""
+    def of(self, node: ir.Node) -> Reason | None:
+        """Say what is wrong with the low kernel of a node; None if nothing is."""
         if node not in self._known:
             self._known[node] = self._fault(node)
         return self._known[node]
 
-    def _fault(self, node: ir.Node) -> str:
+    def _fault(self, node: ir.Node) -> Reason | None:
         arithmetic = self._arithmetic
         if arithmetic is None or has_bodies(node) or (is_silu_gate(node) and self._has_sound_gates(arithmetic)):
-            return ""
+            return None
         if (operator_name(node), self._low.name) not in arithmetic.rows:
             return self._fault_of_body(node, arithmetic)
         row = self._row(node)
         if row is None or not row.fault or self._is_product(node, row):
-            return ""
+            return None
         return _reason(node.op_type, self._low.name, row, arithmetic)
 
     def _has_sound_gates(self, arithmetic: DeviceArithmetic) -> bool:
@@ -115,8 +116,8 @@ class DeviceFaults:
             return None
         return self._products.get(node)
 
-    def beyond_sum(self, node: ir.Node, ranges: Mapping[str, TensorRange], headroom: float) -> str:
-        """Say why a mean would be lost in its sum, which CUDA rounds to the format; empty if it would not be.
+    def beyond_sum(self, node: ir.Node, ranges: Mapping[str, TensorRange], headroom: float) -> Reason | None:
+        """Say why a mean would be lost in its sum, which CUDA rounds to the format; None if it would not be.
 
         Args:
             node: the node.
@@ -125,16 +126,16 @@ class DeviceFaults:
         """
         row = self._row(node)
         if row is None or row.computes != _SUMS_FIRST:
-            return ""
+            return None
         reduction, seen = reduction_of(node, self._shape_of(node)), ranges.get(str(node.outputs[0].name))
         most = LARGEST_MEAN if seen is None else seen.largest * headroom
         if reduction is None or most * reduction.terms <= self._low.max:
-            return ""
-        known = "means may reach" if seen is None else f"{headroom:g} times the mean of the data is"
-        return (
-            f"CUDA's {node.op_type} sums {reduction.terms} {self._low.name} numbers before it divides; "
-            f"{known} {most:.3g}, whose sum is beyond {self._low.max:.4g}"
-        )
+            return None
+        values = {"operator": node.op_type, "terms": reduction.terms, "low": self._low.name, "mean": most}
+        values["most"] = self._low.max
+        if seen is None:
+            return Reason("mean-beyond-range", values)
+        return Reason("seen-mean-beyond-range", {**values, "headroom": headroom})
 
     def _row(self, node: ir.Node) -> KernelRow | None:
         """Return the row of a node; None where no row of its operator has a fault, so that no condition is tried."""
@@ -210,17 +211,17 @@ class DeviceFaults:
     def _imports(self) -> Imports:
         return imports_of(dict(self._model.graph.opset_imports))
 
-    def _fault_of_body(self, node: ir.Node, arithmetic: DeviceArithmetic) -> str:
+    def _fault_of_body(self, node: ir.Node, arithmetic: DeviceArithmetic) -> Reason | None:
         """Say what is wrong with an operator of the definition of a node; conditions of shapes do not count there."""
         formal = signature("", node.op_type, dict(self._imports).get("", 1)) if is_standard(node) else None
         if formal is None or not formal.has_function or (node.op_type == "Swish" and self._has_sound_gates(arithmetic)):
-            return ""
+            return None
         for part in self._written_out(_lowered(operator_of(node, self._imports), f"tensor({self._low.name})")):
             row = arithmetic.row(part.op_type, self._low.name, lambda _: False)
             if row is not None and row.fault:
-                reason = _reason(part.op_type, self._low.name, row, arithmetic)
-                return f"CUDA computes {node.op_type} by its definition: {reason}"
-        return ""
+                fault = _reason(part.op_type, self._low.name, row, arithmetic)
+                return Reason("wrong-kernel-inside", {"operator": node.op_type, "fault": fault})
+        return None
 
     def _written_out(self, operator: Operator) -> Iterator[Operator]:
         if self._target.providers[0].takes(operator):
@@ -257,10 +258,11 @@ def _lowered(operator: Operator, low: str) -> Operator:
     return dataclasses.replace(operator, inputs=types(operator.inputs), outputs=types(operator.outputs))
 
 
-def _reason(op_type: str, format_name: str, row: KernelRow, arithmetic: DeviceArithmetic) -> str:
+def _reason(op_type: str, format_name: str, row: KernelRow, arithmetic: DeviceArithmetic) -> Reason:
     device = " ".join(arithmetic.device.split()[:2])
     release = arithmetic.wanted_release if row.releases else arithmetic.release
-    return f"{op_type} in {format_name} {row.fault} ({device}, ONNX Runtime {release})"
+    values = {"operator": op_type, "low": format_name, "fault": row.fault, "device": device, "release": release}
+    return Reason("wrong-kernel", values)
 
 
 def _may_ask(rows: tuple[KernelRow, ...]) -> bool:

@@ -17,6 +17,7 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.histogram import NO_NUMBERS, Histogram
 from amp_transpiler.precision.limits import HEADROOM
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["Evidence", "TensorRange", "near_overflow", "range_fault", "read_key"]
 
@@ -108,7 +109,7 @@ def read_key(value: str, node: str) -> str:
 
 def range_fault(
     node: ir.Node, form: LowForm, ranges: Mapping[str, TensorRange], low: LowFormat, headroom: float = HEADROOM
-) -> str | None:
+) -> Reason | None:
     """Say why the ranges that were seen forbid a node to be low; None if they do not, or nothing was seen.
 
     Args:
@@ -121,10 +122,9 @@ def range_fault(
     for value in _low_values(node, form) if ranges else ():
         seen = ranges.get(str(value.name))
         if seen is not None and seen.largest * headroom > low.max:
-            return (
-                f"'{value.name}' reaches {seen.largest:.4g} in {seen.sample or 'the data'}; {headroom:g} times that is "
-                f"beyond {low.name}'s {low.max:.4g}"
-            )
+            sample = seen.sample or "the data"
+            values = {"value": str(value.name), "largest": seen.largest, "sample": sample, "headroom": headroom}
+            return Reason("range", {**values, "low": low.name, "most": low.max})
     return None
 
 

@@ -26,6 +26,7 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.pole_operators import input_at_pole
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["LowerBounds", "near_zero", "steep_input"]
 
@@ -50,7 +51,7 @@ def near_zero(
     headroom: float,
     safe: Collection[ir.Node] = (),
     integers: Collection[ir.Value] = (),
-) -> dict[ir.Node, str]:
+) -> dict[ir.Node, Reason]:
     """Return the nodes that should stay float32 because an operator that is steep near zero reads their numbers.
 
     Args:
@@ -64,7 +65,7 @@ def near_zero(
     Returns:
         Node -> the reason.
     """
-    reasons: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, Reason] = {}
     steep = [(node, read) for node in nodes if node not in safe and (read := steep_input(node)) is not None]
     if low.name != "float16" or not steep:
         return reasons
@@ -74,27 +75,30 @@ def near_zero(
             continue
         why = _too_small(read, bounds.of(read), ranges.get(str(read.name)), low, headroom, is_count=read in integers)
         if why:
-            reasons.setdefault(node, f"{node.op_type} is steep near zero: {why}")
+            values = {"operator": node.op_type, "fault": why}
+            reasons.setdefault(node, Reason("near-zero", values))
             for maker in _makers(read):
-                reasons.setdefault(maker, f"{node.op_type} '{node.name}', steep near zero, reads it: {why}")
+                reasons.setdefault(maker, Reason("read-near-zero", {**values, "node": str(node.name)}))
     return reasons
 
 
 def _too_small(
     value: ir.Value, bound: float, seen: TensorRange | None, low: LowFormat, headroom: float, *, is_count: bool
-) -> str:
-    """Say why a value may be too small for the format; empty if it is not."""
+) -> Reason | None:
+    """Say why a value may be too small for the format; None if it is not."""
+    name = str(value.name)
     if bound > 0.0:
         least = low.smallest * _KEPT
-        return "" if bound >= least else f"'{value.name}' may be as small as its bound {bound:.3g}, below {least:.3g}"
+        return None if bound >= least else Reason("small-bound", {"value": name, "bound": float(bound), "least": least})
     if is_count:
-        return ""
+        return None
     if seen is None or seen.largest == 0.0:
-        return f"no data show how small '{value.name}' may be"
+        return Reason("small-unknown", {"value": name})
     normal = low.smallest * 2.0 ** (low.digits - 1)
     if seen.smallest >= headroom * normal:
-        return ""
-    return f"'{value.name}' is as small as {seen.smallest:.3g} in the data, below {headroom:g} times {normal:.3g}"
+        return None
+    values = {"value": name, "smallest": seen.smallest, "headroom": headroom, "normal": normal}
+    return Reason("small-seen", values)
 
 
 def _makers(value: ir.Value) -> Iterator[ir.Node]:

@@ -28,6 +28,7 @@ from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
 
@@ -49,7 +50,7 @@ def unsafe_nodes(
     safe: Collection[ir.Node] = (),
     counting: Iterable[ir.Node] | None = None,
     sizing: Iterable[ir.Node] | None = None,
-) -> dict[ir.Node, str]:
+) -> dict[ir.Node, Reason]:
     """Return the nodes that should stay float32, each with its reason.
 
     Args:
@@ -64,7 +65,7 @@ def unsafe_nodes(
     from amp_transpiler.precision.size_chains import size_chains
 
     nodes = list(in_order(model.graph))
-    reasons: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, Reason] = {}
     rules: tuple[Found, ...] = (
         _amplifiers([node for node in nodes if node not in safe], low),
         _squares(nodes),
@@ -86,16 +87,16 @@ def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
 
 
-Found = Iterator[tuple[ir.Node, str]]
+Found = Iterator[tuple[ir.Node, Reason]]
 
 
 def _amplifiers(nodes: list[ir.Node], low: LowFormat) -> Found:
     for node in nodes:
         row = UNSAFE.get(node.op_type) if is_standard(node) else None
         if row is not None and low.name in row[1]:
-            yield node, row[0]
+            yield node, Reason("unsafe-operator", {"effect": row[0]})
         elif node.op_type in SCATTER and _reduces(node):
-            yield node, "repeated additions into one element lose small terms"
+            yield node, Reason("scatter-sum")
 
 
 def _reduces(node: ir.Node) -> bool:
@@ -127,7 +128,7 @@ def normalisations(nodes: list[ir.Node]) -> list[frozenset[ir.Node]]:
     return list({id(members): frozenset(members) for members in groups.values() if len(members) > 1}.values())
 
 
-def _on_squares(nodes: list[ir.Node]) -> Iterator[tuple[ir.Node, str, list[ir.Node]]]:
+def _on_squares(nodes: list[ir.Node]) -> Iterator[tuple[ir.Node, Reason, list[ir.Node]]]:
     """Squares that are summed, their sum, and the operators on the sum up to the one that uses it.
 
     Yields:
@@ -136,18 +137,18 @@ def _on_squares(nodes: list[ir.Node]) -> Iterator[tuple[ir.Node, str, list[ir.No
     sums: set[ir.Value] = set()
     for node in nodes:
         if is_standard(node) and node.op_type in SUM and (square := _square(node.inputs[0])) is not None:
-            yield square, "a square that is summed may leave the range", []
-            yield node, "a sum of squares", [square]
+            yield square, Reason("square"), []
+            yield node, Reason("square-sum"), [square]
             sums.update(node.outputs)
         elif is_standard(node) and node.op_type in SQUARES:
             sums.update(node.outputs)
         elif (read := [value for value in node.inputs if value is not None and value in sums]) and is_standard(node):
             makers = [maker for value in read if (maker := value.producer()) is not None]
             if _continues(node):
-                yield node, "it works on a sum of squares", makers
+                yield node, Reason("on-squares"), makers
                 sums.update(node.outputs)
             elif node.op_type in ("Div", "Mul"):
-                yield node, "it normalises by a sum of squares", makers
+                yield node, Reason("normalises-by-squares"), makers
 
 
 def _square(value: ir.Value | None) -> ir.Node | None:
@@ -178,7 +179,7 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults, mas
                 beyond.update(node.outputs)
     for node in nodes if beyond else ():
         if _makes_float32(node) and _reads(node, beyond):
-            yield node, "its input may be beyond float16's range: it was computed with a mask or another large constant"
+            yield node, Reason("after-large-constant")
 
 
 def _may_leave_range(node: ir.Node, beyond: set[ir.Value], ranges: RangeFaults, masks: Masks) -> bool:
@@ -209,13 +210,13 @@ def _divides_by(node: ir.Node, ranges: RangeFaults) -> bool:
 def _index_arithmetic(counting: Iterable[ir.Node], masks: Masks) -> Found:
     for node in counting:
         if node.op_type != "Cast" and node not in masks.nodes:
-            yield node, "index arithmetic: computed from integers alone"
+            yield node, Reason("index")
 
 
 def _sizes(sizing: Iterable[ir.Node]) -> Found:
     for node in sizing:
         if node.op_type != "Cast":
-            yield node, "it computes a size: another rounding may change a shape"
+            yield node, Reason("size")
 
 
 def from_integers(nodes: list[ir.Node]) -> Iterator[ir.Node]:

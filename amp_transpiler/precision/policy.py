@@ -12,6 +12,7 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.limits import HEADROOM, Limits
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.thresholds import Thresholds
 from amp_transpiler.precision.training.wishes import TrainingWishes
@@ -29,11 +30,11 @@ class Settled:
 
     Attributes:
         precision: of the node. One that has no low form stays float32 whatever was decided.
-        reason: one sentence.
+        reason: why.
     """
 
     precision: Literal["low", "high"]
-    reason: str
+    reason: Reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class Policy:
     included: bool = False
     opset: int | None = None
     low_io: frozenset[str] = frozenset()
-    forced_high: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    forced_high: Mapping[str, Reason] = dataclasses.field(default_factory=dict)
     settled: Mapping[str, Settled] = dataclasses.field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
     training: bool = False

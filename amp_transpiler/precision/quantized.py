@@ -9,6 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.assignment import Decision
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import State
 
 __all__ = ["is_quantizing", "quantized_part", "quantizes_low"]
@@ -45,8 +46,8 @@ def quantizes_low(node: ir.Node, state: State) -> bool:
 
 def quantized_part(
     group: Collection[ir.Node], decisions: Mapping[ir.Node, Decision], inward: Collection[ir.Value], objective: str
-) -> str:
-    """Say why a group of connected low nodes is better left as a quantizer has written it; empty if it is not.
+) -> Reason | None:
+    """Say why a group of connected low nodes is better left as a quantizer has written it; None if it is not.
 
     Args:
         group: the nodes.
@@ -58,13 +59,12 @@ def quantized_part(
     """
     computing = sum(operator_name(node) in COMPUTE for node in group)
     if objective == "rules" and not computing and any(map(is_quantizing, group)):
-        return "it lies between quantized operators, and nothing there computes"
+        return Reason("island-quantized")
     casts = sum(is_quantizing(value.producer()) for value in inward) + sum(
         any(is_quantizing(use.node) and decisions[use.node].form is None for use in value.uses())
         for node in group
         for value in node.outputs
     )
     if not casts or casts < computing:
-        return ""
-    many = "1 cast of a quantized value" if casts == 1 else f"{casts} casts of quantized values"
-    return f"{many} for {computing} operator{'s that compute' if computing != 1 else ' that computes'}"
+        return None
+    return Reason("island-quantized-casts", {"casts": casts, "operators": computing})

@@ -15,20 +15,19 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.precision.quantized import is_quantizing, quantized_part
+from amp_transpiler.precision.quantized import quantized_part
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["islands"]
 
 
-def islands(decisions: Mapping[ir.Node, Decision], objective: str) -> Iterator[tuple[ir.Node, str]]:
+def islands(decisions: Mapping[ir.Node, Decision], objective: str) -> Iterator[tuple[ir.Node, Reason]]:
     """Yield the nodes of every island, with the reason.
 
     Args:
-        decisions: of every node.
+        decisions: of every node of a program that has quantized operators.
         objective: the policy's, `rules` or `low`: how many casts a group may cost (see `quantized_part`).
     """
-    if not any(map(is_quantizing, decisions)):
-        return
     groups: dict[ir.Node, list[ir.Node]] = collections.defaultdict(list)
     parent = _connected(decisions)
     for node in parent:
@@ -37,7 +36,7 @@ def islands(decisions: Mapping[ir.Node, Decision], objective: str) -> Iterator[t
         if any(decisions[node].forced for node in group):
             continue
         if reason := quantized_part(group, decisions, _inward(group, decisions), objective):
-            yield from ((node, f"an island: {reason}") for node in group)
+            yield from ((node, reason) for node in group)
 
 
 def _connected(decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, ir.Node]:

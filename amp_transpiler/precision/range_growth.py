@@ -21,11 +21,12 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.known_shapes import KnownShapes
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.targets.kernel_conditions import summed_axes
 
 __all__ = ["GROWS", "degrees", "fits", "growing", "touches_growing"]
 
-GROWS = "it grows with an open size: a longer input leaves the range, whatever shorter ones show"
+GROWS = Reason("grows")
 """The reason why a node stays float32."""
 
 _EXPONENTIALS = frozenset({"Cosh", "Exp", "ReduceProd", "Sinh"})

@@ -13,6 +13,7 @@ from amp_transpiler.graph.dtypes import FLOAT16, LowFormat
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.kinds import MOVEMENT
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["RangeFaults", "range_fault"]
 
@@ -22,15 +23,15 @@ _BOUND_ATTRIBUTES = {"Clip": ("min", "max")}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Fault:
-    """The reason not to round a constant; an empty one if there is none.
+    """Why not to round a constant.
 
     Attributes:
-        reason: in one sentence.
+        reason: why not; None if nothing speaks against it.
         overflows: it would become infinite.
         hides: it does so as the "minus infinity" of masks.
     """
 
-    reason: str = ""
+    reason: Reason | None = None
     overflows: bool = False
     hides: bool = False
 
@@ -52,10 +53,10 @@ class RangeFaults:
         self._strict = strict
         self._known: dict[int, tuple[ir.TensorProtocol, _Fault]] = {}
         self._largest: dict[int, tuple[ir.TensorProtocol, float]] = {}
-        self._bounds: dict[int, tuple[ir.TensorProtocol, str]] = {}
+        self._bounds: dict[int, tuple[ir.TensorProtocol, Reason | None]] = {}
 
-    def of(self, value: ir.Value | None) -> str:
-        """Say why a constant must not be rounded; empty if it may be, or if the value is no float32 constant."""
+    def of(self, value: ir.Value | None) -> Reason | None:
+        """Say why a constant must not be rounded; None if it may be, or if the value is no float32 constant."""
         return self._fault(value).reason
 
     def overflows(self, value: ir.Value | None) -> bool:
@@ -80,29 +81,31 @@ class RangeFaults:
             self._largest[id(tensor)] = (tensor, constant_range(tensor, self._low).largest)
         return self._largest[id(tensor)][1]
 
-    def of_bound(self, value: ir.Value | None) -> str:
-        """Say why a bound, or one side of a comparison, must not be rounded; empty if it may be.
+    def of_bound(self, value: ir.Value | None) -> Reason | None:
+        """Say why a bound, or one side of a comparison, must not be rounded; None if it may be.
 
         One that becomes infinite keeps its meaning. One that becomes another number does not: a logarithm of what
         `Clip(x, 1e-10)` lets pass is another one where that is 6e-8.
         """
         tensor = _moved_constant(value) if self._strict and self._low.name == "float16" else None
         if tensor is None or not tensor.dtype.is_floating_point():
-            return ""
+            return None
         if id(tensor) not in self._bounds:
             lost = read(tensor, lambda array: lost_bound(array.astype(np.float32), self._low, _SMALL_LOSS))
-            reason = "" if lost is None else f"bound {lost[0]:.7g} becomes {lost[1]:.7g} in {self._low.name}"
-            self._bounds[id(tensor)] = (tensor, reason)
+            self._bounds[id(tensor)] = (tensor, None if lost is None else self._lost(*lost))
         return self._bounds[id(tensor)][1]
 
-    def of_bound_attributes(self, node: ir.Node) -> str:
+    def _lost(self, bound: float, rounded: float) -> Reason:
+        return Reason("bound", {"bound": float(bound), "rounded": float(rounded), "low": self._low.name})
+
+    def of_bound_attributes(self, node: ir.Node) -> Reason | None:
         """Say the same of bounds that are attributes, as those of Clip were before opset 11."""
         for name in _BOUND_ATTRIBUTES.get(node.op_type, ()) if self._strict and self._low.name == "float16" else ():
             if name in node.attributes:
                 number = np.array([node.attributes[name].as_float()], np.float32)
                 if (lost := lost_bound(number, self._low, _SMALL_LOSS)) is not None:
-                    return f"bound {lost[0]:.7g} becomes {lost[1]:.7g} in {self._low.name}"
-        return ""
+                    return self._lost(*lost)
+        return None
 
     def _fault(self, value: ir.Value | None) -> _Fault:
         tensor = constant_of(value)
@@ -125,8 +128,8 @@ def _moved_constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     return None if value is None else tensor
 
 
-def range_fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool = True) -> str:
-    """Say why the float32 `tensor` must not be rounded to `low`; empty if it may be. bfloat16 has float32's range."""
+def range_fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool = True) -> Reason | None:
+    """Say why the float32 `tensor` must not be rounded to `low`; None if it may be. bfloat16 has float32's range."""
     return _fault(tensor, low, strict).reason
 
 
@@ -135,8 +138,9 @@ def _fault(tensor: ir.TensorProtocol, low: LowFormat, strict: bool) -> _Fault:
         return _HARMLESS
     measured = constant_range(tensor, low)
     if measured.overflows and (strict or not measured.stands_for_infinity):
-        reason = f"constant reaches {measured.largest:.3g}, beyond {low.name}'s {low.max:g}"
-        return _Fault(reason, overflows=True, hides=measured.stands_for_infinity)
+        values = {"largest": float(measured.largest), "low": low.name, "most": low.max}
+        return _Fault(Reason("constant-beyond-range", values), overflows=True, hides=measured.stands_for_infinity)
     if measured.loss > _SMALL_LOSS and (strict or tensor.size > 1):
-        return _Fault(f"constant of at most {measured.largest:.3g} loses {measured.loss:.0%} to rounding in {low.name}")
+        values = {"largest": float(measured.largest), "loss": float(measured.loss), "low": low.name}
+        return _Fault(Reason("constant-loses-digits", values))
     return _HARMLESS

@@ -16,6 +16,7 @@ from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = ["Leaning", "Rules", "State", "completes_linear", "listed"]
@@ -143,7 +144,7 @@ def listed(node: ir.Node, form: LowForm, lists: UserLists) -> Decision | None:
     """Return the decision by the user's own lists, or None if the operator is on neither."""
     key = operator_class(node)
     if key in lists.custom_black_list:
-        return Decision("high", f"{key} is on the custom black list")
+        return Decision("high", Reason("custom-black", {"operator": key}))
     if key in lists.custom_white_list:
-        return Decision("low", f"{key} is on the custom white list", form)
+        return Decision("low", Reason("custom-white", {"operator": key}), form)
     return None

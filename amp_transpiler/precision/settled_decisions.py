@@ -9,12 +9,13 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Settled
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["settled_by"]
 
 
 def settled_by(
-    point: Point, frontier: Frontier, reasons: Mapping[str, str], evidence: Evidence, low: LowFormat
+    point: Point, frontier: Frontier, reasons: Mapping[str, Reason], evidence: Evidence, low: LowFormat
 ) -> dict[str, Settled]:
     """Return the decisions of a choice, each with its reason: that without a limit where it is the same.
 
@@ -35,12 +36,12 @@ def settled_by(
     return settled
 
 
-def _why_high(name: str, evidence: Evidence, low: LowFormat) -> str:
+def _why_high(name: str, evidence: Evidence, low: LowFormat) -> Reason:
     """Say why the limits keep a node in float32; by how much is in the report's row of it."""
     shares = {output: errors.get(name, 0.0) for output, errors in evidence.node_errors_by_output.items()}
     output = max(shares, key=lambda output: shares[output], default="")
     if math.isinf(shares.get(output, 0.0)):
-        return f"for the tolerance: in {low.name} it overflows on the data, or spoils output '{output}'"
+        return Reason("tolerance-spoils", {"low": low.name, "output": output})
     if not shares.get(output):
-        return "for the tolerance: its neighbours are float32, and casts around it would add to the error"
-    return f"for the tolerance: in {low.name} it would add to the error of output '{output}'"
+        return Reason("tolerance-casts")
+    return Reason("tolerance-error", {"low": low.name, "output": output})

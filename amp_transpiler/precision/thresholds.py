@@ -13,6 +13,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reasons import Reason
 
 __all__ = ["ThresholdFaults", "Thresholds", "checked_thresholds"]
 
@@ -85,20 +86,20 @@ class ThresholdFaults:
 
             self._terms = functools.partial(terms, sizes=sizes_of(model, dims))
 
-    def of(self, node: ir.Node) -> str:
-        """Say why a node must stay float32; empty if no threshold keeps it there."""
+    def of(self, node: ir.Node) -> Reason | None:
+        """Say why a node must stay float32; None if no threshold keeps it there."""
         limits = self._thresholds
         for value in node.inputs if limits.init_max < math.inf else ():
             if (largest := self._ranges.largest(value)) > limits.init_max:
-                return f"constant reaches {largest:.4g}, above --init-max {limits.init_max:g}"
+                return Reason("init-max", {"largest": largest, "most": limits.init_max})
         for name in _names(node) if limits.seen else ():
             seen = limits.seen.get(name)
             if seen is not None and seen.largest > limits.data_max:
-                where = seen.sample or "the data"
-                return f"'{name}' reaches {seen.largest:.4g} in {where}, above --data-max {limits.data_max:g}"
+                values = {"value": name, "largest": seen.largest, "sample": seen.sample or "the data"}
+                return Reason("data-max", {**values, "most": limits.data_max})
         if self._terms is not None and (depth := self._terms(node)) > limits.depth:
-            return f"sums {depth} terms into one number, more than --max-depth-of-reduction {limits.depth:g}"
-        return ""
+            return Reason("reduction-depth", {"terms": depth, "most": limits.depth})
+        return None
 
 
 def _names(node: ir.Node) -> Iterator[str]:

@@ -17,12 +17,13 @@ from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.reasons import Reason, Sentence
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.attributes import attribute_words
 from amp_transpiler.report.precision import Precision, kind_of
 from amp_transpiler.report.record import CastRow, DecisionRow, ReportRecord
 from amp_transpiler.report.report import Report
-from amp_transpiler.report.verdict import Verdict
+from amp_transpiler.report.verdict import Judgement, Verdict
 
 __all__ = ["describe_copy", "describe_needless", "describe_result", "describe_source"]
 
@@ -105,7 +106,7 @@ def describe_needless(report: ReportRecord, trial: Program, conversion: Conversi
         why = "the model holds no 16-bit floats"
     else:
         why = f"the model holds {report.dtype} already, and no more of it becomes {report.dtype}"
-    report.verdict = f"{Verdict.NOT_CHECKED}: nothing to do: {why}"
+    report.verdict = Judgement(Verdict.NOT_CHECKED, {"needless": f"nothing to do: {why}"}).as_text()
     report.notes = ("the result is a copy of the source, unchanged",) if written is not None else ()
 
 
@@ -119,9 +120,9 @@ def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
         yield _row(node, precision, decision.reason, path)
 
 
-def _row(node: ir.Node, precision: Precision, reason: str, path: str) -> DecisionRow:
+def _row(node: ir.Node, precision: Precision, reason: Reason, path: str) -> DecisionRow:
     attributes = attribute_words(node)
-    return DecisionRow(str(node.name), operator_name(node), precision, reason, path, attributes=attributes)
+    return DecisionRow(str(node.name), operator_name(node), precision, Sentence.of(reason), path, attributes=attributes)
 
 
 def _casts(model: ir.Model) -> Iterator[CastRow]:
@@ -158,7 +159,7 @@ def describe_copy(report: ReportRecord, source: Program, written: int | None) ->
         source: the program.
         written: bytes of the written files, or None.
     """
-    reason = f"{report.asked}: nothing is changed"
+    reason = Reason("copied", {"asked": report.asked})
     report.program = source.clone()
     report.decisions = tuple(
         _row(node, Precision.of("untouched", report.dtype), reason, scope.path)
@@ -167,4 +168,4 @@ def describe_copy(report: ReportRecord, source: Program, written: int | None) ->
     )
     report.nodes = len(report.decisions)
     report.file_bytes = (report.file_bytes[0], written)
-    report.verdict = f"{Verdict.NOT_CHECKED}: nothing was changed"
+    report.verdict = Judgement(Verdict.NOT_CHECKED, {"why": "nothing was changed"}).as_text()

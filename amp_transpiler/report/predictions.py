@@ -18,6 +18,7 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.histogram import NO_NUMBERS
 from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reasons import reason_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.record import DecisionRow, PredictedTimes, ReportRecord
@@ -177,7 +178,7 @@ def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:
         if row.largest <= policy.low.max:
             return f"a headroom of at most {policy.low.max / row.largest:.3g} (--headroom), if the data are typical"
         return f"magnitudes of at most {policy.low.max / policy.headroom:.4g} at its inputs and outputs"
-    if row.error and math.isfinite(row.error) and row.reason.startswith("for the tolerance"):
+    if row.error and math.isfinite(row.error) and reason_of(row.reason).subject == "tolerance":
         return f"a tolerance with room for {percent(row.error)} more; errors add up in squares"
     return ""
 

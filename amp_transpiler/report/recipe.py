@@ -33,6 +33,7 @@ from amp_transpiler.files.durable import write_file
 from amp_transpiler.graph.dtypes import float_format
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.policy import Settled
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.precision import kind_of
@@ -202,10 +203,7 @@ class Recipe:
 
     def settled(self) -> dict[str, Settled]:
         """Return the decisions as a policy takes them."""
-        return {
-            name: Settled(node.precision, f"as in the recipe: {node.reason}" if node.reason else "as in the recipe")
-            for name, node in self.nodes.items()
-        }
+        return {name: Settled(node.precision, _as_in_recipe(node.reason)) for name, node in self.nodes.items()}
 
     def misfits(self, decisions: Sequence[DecisionRow], sha256: str) -> list[str]:
         """Say in what the recipe does not fit a model that was converted by it; nothing if it fits wholly.
@@ -300,6 +298,10 @@ def _node(key: str, entry: Any, name: str) -> RecordedNode:
         )
     precision = cast(Literal["low", "high"], entry["precision"])
     return RecordedNode(str(entry.get("op", "")), precision, str(entry.get("reason", "")))
+
+
+def _as_in_recipe(words: str) -> Reason:
+    return Reason("recipe", {"words": words}) if words else Reason("recipe-silent")
 
 
 def _counted(names: Sequence[str], what: str) -> str:

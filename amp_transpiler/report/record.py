@@ -12,7 +12,7 @@ from amp_transpiler.report.comparison import OutputComparison
 from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.steps import StepsComparison
-from amp_transpiler.report.verdict import Verdict
+from amp_transpiler.report.verdict import Verdict, judgement_of
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
@@ -229,7 +229,7 @@ class ReportRecord:
     @property
     def verdict_word(self) -> Verdict:
         """The word that the verdict begins with."""
-        return Verdict(self.verdict.partition(":")[0])
+        return judgement_of(self.verdict).word
 
     @property
     def predicted_ms(self) -> tuple[float | None, float | None]:

@@ -1,15 +1,25 @@
-"""The words of verdicts: how much is known about a result."""
+"""Verdicts: how much is known about a result, in a word, and what that rests on.
+
+Whoever writes a verdict makes a `Judgement`; whoever asks about one asks for its word or for a part of its basis
+(`judgement_of`), never for words of the sentence that reports hold.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import types
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
-__all__ = ["SENTENCES", "Tone", "Verdict", "tone_of"]
+__all__ = ["SENTENCES", "Judgement", "Part", "Tone", "Verdict", "VerdictText", "judgement_of", "tone_of"]
 
 Tone = Literal["good", "warn", "bad"]
+
+Part: TypeAlias = Literal[
+    "why", "needless", "metric", "errors", "unmeasured", "unlimited", "unjudged", "unseen", "training"
+]
+"""What a clause of a verdict says: see `Judgement`."""
 
 
 class Verdict(enum.StrEnum):
@@ -40,6 +50,68 @@ SENTENCES: Mapping[Verdict, str] = types.MappingProxyType(
     }
 )
 """The meaning of each word, for the documentation (`docs/verdicts.md`)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict; as text it is one sentence.
+
+    Attributes:
+        word: how much is known.
+        basis: what that rests on, in clauses, in the order of the sentence. `why`: the fault, or what was in the way of
+            a comparison; `needless`: why there was nothing to do; `metric`: the user's own measure; `errors`: how far
+            the outputs are off, how far they may be, on what samples and in whose arithmetic; `unmeasured`: whose
+            arithmetic no device was ever asked for; `unlimited`: outputs without a limit; `unjudged`: outputs that show
+            nothing, and why; `unseen`: what no sample ran; `training`: how a training step fared.
+    """
+
+    word: Verdict
+    basis: Mapping[Part, str] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (str(self.word), "; ".join(self.basis.values()))))
+
+    def as_text(self) -> VerdictText:
+        """Return the sentence, for a report."""
+        text = VerdictText(self)
+        text.judgement = self
+        return text
+
+    def with_word(self, word: Verdict) -> Judgement:
+        """Return the same basis under another word."""
+        return dataclasses.replace(self, word=word)
+
+    def with_part(self, part: Part, clause: str) -> Judgement:
+        """Return the judgement with another clause for a part of the basis, or with this one at its end."""
+        return dataclasses.replace(self, basis={**self.basis, part: clause})
+
+    def without(self, part: Part) -> Judgement:
+        """Return the judgement without a part of the basis."""
+        return dataclasses.replace(self, basis={name: text for name, text in self.basis.items() if name != part})
+
+    def renamed(self, old: str, new: str) -> Judgement:
+        """Return the judgement with another name for a file that its clauses speak of."""
+        return dataclasses.replace(self, basis={name: text.replace(old, new) for name, text in self.basis.items()})
+
+
+class VerdictText(str):
+    """The sentence of a judgement, for reports: a plain text, which still knows the judgement."""
+
+    __slots__ = ("judgement",)
+    judgement: Judgement
+
+
+def judgement_of(text: str) -> Judgement:
+    """Return the judgement that a verdict was made of; of a text from a file, or a user's, its word and all the rest.
+
+    Raises:
+        ValueError: it begins with no word of `Verdict`.
+    """
+    if isinstance(text, VerdictText) and hasattr(text, "judgement"):
+        return text.judgement
+    word, _, rest = text.partition(":")
+    return Judgement(Verdict(word), {"why": rest.strip()} if rest else {})
+
 
 _TONES: Mapping[Verdict, Tone] = types.MappingProxyType(
     {Verdict.VERIFIED: "good", Verdict.ESTIMATED: "good", Verdict.PLAUSIBLE: "good", Verdict.FAILED: "bad"}

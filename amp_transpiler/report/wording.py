@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from amp_transpiler.phrases import counted, first_few
+from amp_transpiler.precision.reasons import reason_of
 from amp_transpiler.report.precision import Kind, Precision, kind_of
 from amp_transpiler.report.record import NOTICEABLE, ReportRecord
 from amp_transpiler.report.steps import StepsComparison
@@ -29,11 +30,6 @@ __all__ = [
     "target_words",
     "training_words",
 ]
-
-# A quoted name. Letters around a quote mark make it an apostrophe: that of "torch's" opens no name, and that inside of
-# 'it's' closes none.
-_QUOTED = re.compile(r"(?<!\w)'.*?'(?!\w)")
-
 
 # Operators with integer data. MatMulNBits is none: its weights are few bits, but its data may well be low.
 _QUANTIZED = re.compile(r"(?:com\.microsoft::)?(?:QLinear\w+|\w*QuantizeLinear|\w*Integer\w*|QAttention|QGemm)")
@@ -131,7 +127,7 @@ def reasons(report: ReportRecord, kind: Kind) -> list[tuple[str, int]]:
     groups: dict[str, collections.Counter[str]] = {}
     for row in report.decisions:
         if kind_of(row.precision) == kind:
-            groups.setdefault(_QUOTED.sub("'...'", row.reason), collections.Counter())[row.reason] += 1
+            groups.setdefault(reason_of(row.reason).without_names(), collections.Counter())[row.reason] += 1
     # If all nodes of a group have the same text, it keeps its names.
     counts = {next(iter(texts)) if len(texts) == 1 else text: texts.total() for text, texts in groups.items()}
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -15,6 +15,7 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceMeasurement, Report, Verdict
+from amp_transpiler.report.verdict import Judgement, judgement_of
 from amp_transpiler.runtime.ort import CUDA_PROVIDER
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.targets import Target
@@ -23,7 +24,7 @@ from amp_transpiler.verification.default_device import CheckedDevice
 from amp_transpiler.verification.default_session import SESSION, must_run, open_as_users_do
 from amp_transpiler.verification.run_samples import RUNS
 from amp_transpiler.verification.structure import check_load
-from amp_transpiler.verification.verdict import never_measured, tell_measured
+from amp_transpiler.verification.verdict import tell_measured
 from amp_transpiler.verification.verify import Basis, Phase, loads
 
 if TYPE_CHECKING:
@@ -66,10 +67,12 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
         if loaded.outcome == "refused":
             if loads(source):
                 raise _failed(report, f"ONNX Runtime refuses the result: {loaded.detail}")
-            report.verdict = f"{Verdict.STRUCTURE_ONLY}: ONNX Runtime refuses the result, as it does the source"
+            why = "ONNX Runtime refuses the result, as it does the source"
+            report.verdict = Judgement(Verdict.STRUCTURE_ONLY, {"why": why}).as_text()
             report.notes = (*report.notes, f"fault of the source: ONNX Runtime refuses it, too: {loaded.detail}")
         elif loaded.outcome == "structural":
-            report.verdict = f"{Verdict.STRUCTURE_ONLY}: {_why_not_run(program, loaded.detail)}"
+            why = _why_not_run(program, loaded.detail)
+            report.verdict = Judgement(Verdict.STRUCTURE_ONLY, {"why": why}).as_text()
         else:
             where = loaded.detail if loaded.outcome == "loaded" else "CPU, emulated"
             checks.append(f"ONNX Runtime ({where})")
@@ -81,7 +84,7 @@ def check_result(staged: Staged, program: Program, basis: Basis, report: Report,
         answer = dataclasses.replace(
             basis.answer,
             checks=report.checks,
-            final_verdict=report.verdict,
+            final_verdict=judgement_of(report.verdict),
             final_notes=report.notes[noted:],
             final_warnings=report.warnings[warned:],
             measured=report.measured,
@@ -123,8 +126,7 @@ def _check_on_device(
         report.notes = (*report.notes, f"not run on {device.name} in {form}: {reason}")
     if outcome.sessions and reference is not None and is_for_device:
         report.measured = _measurement(outcome, device)
-        never = never_measured(policy.target, policy.device, report.draws)
-        tell_measured(report, reference, policy.limits, never, rounded=has_low_values(program))
+        tell_measured(report, reference, policy.limits, rounded=has_low_values(program))
     runs = "" if reference is None else f", {RUNS} runs"
     yield from (f"{form} ({device.name}{runs})" for form in outcome.sessions)
 
@@ -156,5 +158,5 @@ def _why_not_run(program: Program, detail: str) -> str:
 
 def _failed(report: Report, fault: str) -> CheckFailed:
     """Write the verdict, and return the error to raise."""
-    report.verdict = f"{Verdict.FAILED}: {fault}"
+    report.verdict = Judgement(Verdict.FAILED, {"why": fault}).as_text()
     return CheckFailed(f"{report.source}: {fault}; nothing was written", report)

@@ -22,9 +22,10 @@ from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Objective, Policy, Settled
 from amp_transpiler.program.program import Program
-from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Report
+from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Report, Verdict
+from amp_transpiler.report.verdict import Judgement
 from amp_transpiler.targets.releases import installed_version
-from amp_transpiler.verification.evidence_cache import add_value, in_words
+from amp_transpiler.verification.evidence_cache import add_value, in_words, settled_of_record
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.version import __version__
 
@@ -33,7 +34,8 @@ __all__ = ["Answer", "Question", "digest_of"]
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("verified")
-_FORMAT = 9  # raised when what is verified changes
+_NOT_CHECKED = Judgement(Verdict.NOT_CHECKED)
+_FORMAT = 10  # raised when what is verified changes
 _BLOCK = 1 << 20
 _NOTE = "compared and run before: the same model, data, options and versions gave this result; --no-cache does it again"
 
@@ -67,11 +69,11 @@ class Answer:
     outputs: Mapping[str, OutputComparison]
     evidence: Evidence
     headroom: float | None
-    verdict: str
+    verdict: Judgement
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     checks: tuple[str, ...] = ()
-    final_verdict: str = ""
+    final_verdict: Judgement = _NOT_CHECKED
     final_notes: tuple[str, ...] = ()
     final_warnings: tuple[str, ...] = ()
     measured: DeviceMeasurement | None = None
@@ -82,14 +84,14 @@ class Answer:
     def tell(self, report: Report) -> None:
         """Write what the comparison said into a report."""
         report.outputs, report.repaired, report.headroom = dict(self.outputs), self.repaired, self.headroom
-        report.verdict, report.draws, report.gains = self.verdict, self.draws, dict(self.gains)
+        report.verdict, report.draws, report.gains = self.verdict.as_text(), self.draws, dict(self.gains)
         report.by_default = dict(self.by_default)
         report.notes = (*report.notes, *self.notes, _NOTE)
         report.warnings = (*report.warnings, *self.warnings)
 
     def tell_checks(self, report: Report) -> None:
         """Write what the checks of the file said into a report."""
-        report.checks, report.verdict = self.checks, self.final_verdict
+        report.checks, report.verdict = self.checks, self.final_verdict.as_text()
         report.notes, report.measured = (*report.notes, *self.final_notes), self.measured
         report.warnings = (*report.warnings, *self.final_warnings)
 
@@ -191,9 +193,11 @@ def _answer(record: dict[str, Any]) -> Answer:
     ranges = {name: TensorRange.of_record(range_record) for name, range_record in evidence.pop("ranges").items()}
     measured, draws = record.pop("measured"), record.pop("draws")
     record |= {name: tuple(value) for name, value in record.items() if isinstance(value, list)}
-    record["settled"] = {name: Settled(**fields) for name, fields in record["settled"].items()}
+    record["settled"] = {name: settled_of_record(fields) for name, fields in record["settled"].items()}
     record["evidence"] = Evidence(ranges=ranges, samples=tuple(evidence.pop("samples")), **evidence)
     record["outputs"] = _rows(record["outputs"])
+    for name in ("verdict", "final_verdict"):
+        record[name] = Judgement(Verdict(record[name]["word"]), record[name]["basis"])
     return Answer(
         **record,
         measured=None if measured is None else _measured(measured),

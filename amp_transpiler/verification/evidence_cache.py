@@ -19,19 +19,20 @@ from amp_transpiler.files.user_cache import Records
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Policy, Settled
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.program.program import Program
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.version import __version__
 
-__all__ = ["Outcome", "Outcomes", "add_value", "in_words", "remembered_evidence"]
+__all__ = ["Outcome", "Outcomes", "add_value", "in_words", "remembered_evidence", "settled_of_record"]
 
 logger = logging.getLogger(__name__)
 
 _RECORDS = Records("evidence")
 _OUTCOMES = Records("outcome")
 _FORMAT = 7  # raised when what is measured changes
-_SEARCH = 5  # raised when a search comes to other outcomes
+_SEARCH = 6  # raised when a search comes to other outcomes
 
 
 def remembered_evidence(
@@ -139,7 +140,7 @@ class Outcomes:
             record = None if data is None else json.loads(data)
             if record is None:
                 return None
-            settled = {name: Settled(*fields) for name, fields in record["settled"].items()}
+            settled = {name: settled_of_record(fields) for name, fields in record["settled"].items()}
             return Outcome(settled, tuple(record["repaired"]), bool(record["shown"]), float(record["excess"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("a record of a search in the cache cannot be read, and is made anew: %s", error)
@@ -148,13 +149,17 @@ class Outcomes:
     def keep(self, outcome: Outcome) -> None:
         """Keep an outcome for the next equal question."""
         if _OUTCOMES.folder is not None:
-            settled = {name: (decision.precision, decision.reason) for name, decision in outcome.settled.items()}
-            _OUTCOMES.put(self._digest(), json.dumps({**dataclasses.asdict(outcome), "settled": settled}).encode())
+            _OUTCOMES.put(self._digest(), json.dumps(dataclasses.asdict(outcome)).encode())
 
     def _digest(self) -> str:
         if not self._name:
             self._name = _name(*self._ask)
         return self._name
+
+
+def settled_of_record(record: Mapping[str, Any]) -> Settled:
+    """Return the decision of a record, which `dataclasses.asdict` made."""
+    return Settled(record["precision"], Reason.of_record(record["reason"]))
 
 
 def in_words(value: Any) -> str:

@@ -12,6 +12,7 @@ from amp_transpiler.graph.regions import INCLUDE, drop_region
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.training.operators import is_elementwise, is_plain_movement
 from amp_transpiler.program.program import Program
 
@@ -45,7 +46,7 @@ def exact_update(
         return None
     program = prepared.clone()
     drop_region(program.model, INCLUDE)
-    forced = {**policy.forced_high, **dict.fromkeys(sorted(update), "part of the update")}
+    forced = {**policy.forced_high, **dict.fromkeys(sorted(update), Reason("update"))}
     exact = dataclasses.replace(policy, forced_high=forced, included=False, low_io=frozenset(policy.low_io) - states)
     convert(program, exact, ranges)
     return program

@@ -6,6 +6,7 @@ import math
 
 from amp_transpiler.phrases import first_few
 from amp_transpiler.report import Report, StateWay, StepsComparison, Verdict
+from amp_transpiler.report.verdict import Judgement, judgement_of
 from amp_transpiler.report.wording import human_number, percent
 
 __all__ = ["judge_steps"]
@@ -13,7 +14,7 @@ __all__ = ["judge_steps"]
 _MOST_NAMED = 3
 _WORDS = dict.fromkeys(
     (Verdict.VERIFIED, Verdict.ESTIMATED), Verdict.PLAUSIBLE
-)  # of a verdict -> what is left of it where steps could not be judged
+)  # of a verdict -> what remains of it where steps could not be judged
 
 
 def judge_steps(report: Report, steps: StepsComparison, *, fails: bool) -> str:
@@ -27,23 +28,26 @@ def judge_steps(report: Report, steps: StepsComparison, *, fails: bool) -> str:
     Returns:
         Why the result is not good enough; empty if it is.
     """
+    judged = judgement_of(report.verdict)
     if not steps.states:
-        word, _, rest = report.verdict.partition(":")
-        report.verdict = f"{_WORDS.get(Verdict(word), word)}:{rest}; training not judged: {steps.reason}"
+        weaker = judged.with_word(_WORDS.get(judged.word, judged.word))
+        report.verdict = weaker.with_part("training", f"training not judged: {steps.reason}").as_text()
         return ""
     if steps.reason:
         report.notes = (*report.notes, f"the training step was run for {steps.reason}")
     failing = steps.failing
     if not failing:
-        report.verdict += f"; {steps.steps} training steps {_measured(steps)}"
+        measured = f"{steps.steps} training steps {_measured(steps)}"
+        report.verdict = judged.with_part("training", measured).as_text()
         report.notes = (*report.notes, *_excused(steps))
         return ""
     fault = _fault(failing[0], steps.steps)
     more = f" (and {len(failing) - 1} more states)" if len(failing) > 1 else ""
     if fails:
-        report.verdict = f"{Verdict.FAILED}: {fault}{more}"
+        report.verdict = Judgement(Verdict.FAILED, {"why": f"{fault}{more}"}).as_text()
         return f"{report.source}: {fault}{more}; nothing was written. {_remedy(report)}"
-    report.verdict += f"; over {steps.steps} training steps {_short(failing[0])}"
+    measured = f"over {steps.steps} training steps {_short(failing[0])}"
+    report.verdict = judged.with_part("training", measured).as_text()
     report.warnings = (*report.warnings, f"{fault}{more}: judge it on real data (--inputs), or {_remedy(report)}")
     return ""
 

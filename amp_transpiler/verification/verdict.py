@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from amp_transpiler.phrases import counted, first_few, quoted
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import DeviceDraws, OutputComparison, Report, Verdict
+from amp_transpiler.report.verdict import Judgement, Part, judgement_of
 from amp_transpiler.report.wording import percent
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.measured import unmeasured
@@ -101,13 +102,13 @@ def judge(
     if failing:
         row = worst(failing)
         fault = fault_of(row, limits)
-        report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
+        report.verdict = Judgement(Verdict.FAILED, {"why": f"{fault}, on {samples}"}).as_text()
         repaired = f" after making {counted(len(report.repaired), 'node')} float32" if report.repaired else ""
         return f"{report.source}: {fault}{repaired}; nothing was written. {advice(report, row, limits)}"
     metric = report.metric
     if metric is not None and not metric.holds:
         fault = f"{metric.name} is {metric.value:.4g}, allowed are {metric.bound:.4g}"
-        report.verdict = f"{Verdict.FAILED}: {fault}, on {samples}"
+        report.verdict = Judgement(Verdict.FAILED, {"why": f"{fault}, on {samples}"}).as_text()
         least = f" in the best conversion that was found, with {counted(len(report.repaired), 'node')} made float32"
         return f"{report.source}: {fault}{least if report.repaired else ''}; nothing was written"
     left_out = outputs_left_out(report, reference)
@@ -115,7 +116,8 @@ def judge(
     report.notes = (*report.notes, *_remarks(report, reference, left_out, limits))
     if not judged:
         why = "no output can be judged" if report.outputs else "the model has no outputs"
-        report.verdict = f"{Verdict.STRUCTURE_ONLY}: {why}{_named(left_out)}"
+        basis: dict[Part, str] = {"why": why, "unjudged": _named(left_out)}
+        report.verdict = _judgement(Verdict.STRUCTURE_ONLY, basis).as_text()
         return ""
     unlimited = [row for row in judged if not _has_limit(row, limits)]
     if metric is not None:  # it is the limit
@@ -128,11 +130,15 @@ def judge(
     )
     wholly = reference.given and not left_out and not unseen
     word = _word(unlimited=bool(unlimited), wholly=wholly, unmeasured=never if rounded else "")
-    estimate = _never_measured(never) if word is Verdict.ESTIMATED else ""
-    of_metric = "" if metric is None else f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed; "
-    no_limit = _without_limit(unlimited, judged)
-    emulated = _emulated(judged, reference, report, limits, rounded=rounded)
-    report.verdict = f"{word}: {of_metric}{emulated}{estimate}{no_limit}{_named(left_out)}{_named_unseen(unseen)}"
+    basis = {
+        "metric": f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed" if metric else "",
+        "errors": _emulated(judged, reference, report, limits, rounded=rounded),
+        "unmeasured": f"never measured on a device: {never}" if word is Verdict.ESTIMATED else "",
+        "unlimited": _without_limit(unlimited, judged),
+        "unjudged": _named(left_out),
+        "unseen": _named_unseen(unseen),
+    }
+    report.verdict = _judgement(word, basis).as_text()
     if report.draws is not None:
         report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
         report.warnings = (*report.warnings, *_ill_conditioned(judged, report.draws))
@@ -161,20 +167,18 @@ def _word(*, unlimited: bool, wholly: bool, unmeasured: str) -> Verdict:
     return Verdict.ESTIMATED if unmeasured else Verdict.VERIFIED
 
 
-def _never_measured(what: str) -> str:
-    return f"; never measured on a device: {what}" if what else ""
+def _judgement(word: Verdict, basis: Mapping[Part, str]) -> Judgement:
+    """Return a judgement with the clauses that say something."""
+    return Judgement(word, {part: clause for part, clause in basis.items() if clause})
 
 
-def tell_measured(
-    report: Report, reference: Reference, limits: Limits, never: str = "", *, rounded: bool = True
-) -> None:
+def tell_measured(report: Report, reference: Reference, limits: Limits, *, rounded: bool = True) -> None:
     """Write what a device measured into the verdict, in the place of what was emulated, and warn of contradictions.
 
     Args:
         report: with `measured`, and the verdict that `judge` wrote.
         reference: what the outputs were compared with.
         limits: of the outputs.
-        never: as it was given to `judge`; what ran now is measured, if it is the release that the result is for.
         rounded: as it was given to `judge`.
     """
     measured = report.measured
@@ -185,11 +189,11 @@ def tell_measured(
     if judged and len(rows) == len(judged):
         words = f"{_held(rows, reference.name, limits)} on {_samples(reference)}, measured on {measured}"
         words += f" ({'emulated' if rounded else 'on the CPU'}: {_measured(judged, reference.name)})"
-        emulated = _emulated(judged, reference, report, limits, rounded=rounded)
-        report.verdict = report.verdict.replace(emulated, words, 1)
-        if report.verdict_word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
-            certain = report.verdict.replace(Verdict.ESTIMATED, Verdict.VERIFIED, 1)
-            report.verdict = certain.replace(_never_measured(never), "", 1)
+        judgement = judgement_of(report.verdict).with_part("errors", words)
+        # What ran now is measured, if it is the release that the result is for.
+        if judgement.word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
+            judgement = judgement.with_word(Verdict.VERIFIED).without("unmeasured")
+        report.verdict = judgement.as_text()
         unlimited = [row for row in rows if not _has_limit(row, limits)]
         known = set(report.warnings)
         report.warnings += tuple(text for text in _warnings(unlimited, report.dtype) if text not in known)
@@ -328,11 +332,11 @@ def _named(left_out: Mapping[str, str]) -> str:
     if not left_out:
         return ""
     shown = [f"'{name}' ({why})" for name, why in left_out.items()]
-    return f"; not judged: {first_few(shown, _MOST_NAMED)}"
+    return f"not judged: {first_few(shown, _MOST_NAMED)}"
 
 
 def _named_unseen(unseen: Sequence[str]) -> str:
-    return f"; never ran, so not verified: {first_few(unseen, _MOST_NAMED)}" if unseen else ""
+    return f"never ran, so not verified: {first_few(unseen, _MOST_NAMED)}" if unseen else ""
 
 
 def _lost_spread(judged: Iterable[OutputComparison]) -> Iterator[str]:
@@ -349,8 +353,8 @@ def _without_limit(unlimited: list[OutputComparison], judged: list[OutputCompari
     if not unlimited:
         return ""
     if len(unlimited) == len(judged):
-        return "; no limit was set"
-    return f"; no limit for {first_few(quoted(row.name for row in unlimited), _MOST_NAMED)}"
+        return "no limit was set"
+    return f"no limit for {first_few(quoted(row.name for row in unlimited), _MOST_NAMED)}"
 
 
 def _measured(judged: list[OutputComparison], reference: str) -> str:

@@ -21,6 +21,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import MetricValue, Report, Verdict
+from amp_transpiler.report.verdict import Judgement, judgement_of
 from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
@@ -372,7 +373,7 @@ def _answer(
         by_default=searched.best.by_default,
         evidence=shown,
         headroom=report.headroom,
-        verdict=report.verdict,
+        verdict=judgement_of(report.verdict),
         notes=report.notes[len(before[0]) :],
         warnings=report.warnings[len(before[1]) :],
     )
@@ -391,10 +392,10 @@ def _not_compared(report: Report, reason: str, *, required: bool) -> str:
     """Write into the report that nothing was compared; return why that is a failure, empty if it is none."""
     report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
     if not required:
-        report.verdict = f"{Verdict.STRUCTURE_ONLY}: {reason}"
+        report.verdict = Judgement(Verdict.STRUCTURE_ONLY, {"why": reason}).as_text()
         return ""
     fault = f"the limit that was asked for could not be checked: {reason}"
-    report.verdict = f"{Verdict.FAILED}: {fault}"
+    report.verdict = Judgement(Verdict.FAILED, {"why": fault}).as_text()
     return (
         f"{report.source}: {fault}; nothing was written. Leave --tolerance, --mismatch and --metric out to have it "
         "converted without a comparison"

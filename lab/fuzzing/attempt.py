@@ -18,6 +18,7 @@ from rich.console import Console
 
 import amp_transpiler as amp
 from amp_transpiler.report import Verdict, as_html, as_json, explain, table
+from amp_transpiler.report.verdict import judgement_of
 from fuzzing.feeds import make_feeds
 from fuzzing.mutant import graphs, scopes
 from fuzzing.mutations import Drawn
@@ -139,7 +140,7 @@ def _show(report: Any) -> None:
 
 def _converted(outcome: Outcome, report: Any) -> None:
     outcome.detail = _one_line(report.verdict)
-    if report.is_copy or "nothing to do" in report.verdict:
+    if report.is_copy or "needless" in judgement_of(report.verdict).basis:
         outcome.kind = "nothing"
     else:
         outcome.kind = _KINDS[report.verdict_word]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import amp_transpiler as amp
+from amp_transpiler.precision.reasons import reason_of
 from amp_transpiler.report.precision import kind_of
 
 Record = dict[str, Any]
@@ -73,7 +74,9 @@ def _decided(report: amp.Report) -> Record:
         (row.name, row.op, kind_of(row.precision), reasons.setdefault(row.reason, len(reasons)))
         for row in report.decisions
     ]
-    return {"casts": report.casts, "opset": list(report.opset), "nodes": nodes, "reasons": list(reasons)}
+    codes = [reason_of(reason).code for reason in reasons]
+    record = {"casts": report.casts, "opset": list(report.opset), "nodes": nodes}
+    return {**record, "reasons": list(reasons), "codes": codes}
 
 
 def digest(folder: pathlib.Path) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from importlib.metadata import version
 
 from golden.dump import Record
-from golden.reasons import reason_class
 
 __all__ = ["COLUMNS", "summary_rows", "written_with"]
 
@@ -19,14 +18,14 @@ COLUMNS = ("model", "way", "dtype", "low", "high", "untouched", "casts", "decisi
 def summary_rows(records: Iterable[Record]) -> list[tuple[str, ...]]:
     """Return one row a conversion: how many nodes have which precision, and digests of the decisions and the file.
 
-    The digest of the decisions is over name, precision and reason class of every node, in order.
+    The digest of the decisions is over name, precision and reason's code of every node, in order.
     """
     return [_row(record) for record in records]
 
 
 def _row(record: Record) -> tuple[str, ...]:
     precisions = collections.Counter(precision for _, _, precision, _ in record["nodes"])
-    decided = [(name, precision, reason_class(record["reasons"][at])) for name, _, precision, at in record["nodes"]]
+    decided = [(name, precision, record["codes"][at]) for name, _, precision, at in record["nodes"]]
     digest = hashlib.sha256(json.dumps(decided).encode()).hexdigest()
     counts = [str(precisions[kind]) for kind in ("low", "high", "untouched")]
     way = record["way"].replace(" ", "_")

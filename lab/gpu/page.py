@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+from amp_transpiler.report.verdict import Verdict, judgement_of
 from gpu.records import Record
 from gpu.results import Results, read
 from gpu.table import against_the_model, float32_ms, node_faults
@@ -168,6 +169,10 @@ def _model_cells(name: str, variants: dict[tuple[str, str], Record]) -> list[str
     return cells
 
 
+def _is_verified(row: Record) -> bool:
+    return judgement_of(row["verdict"]).word is Verdict.VERIFIED
+
+
 def _is_far(row: Record) -> bool:
     return not row["error"] <= _FAR * row["emulated_error"] and row["error"] > 1e-6
 
@@ -182,7 +187,7 @@ def _coverage(results: Results, tried: Collection[str]) -> Iterator[str]:
         "models of runs before": [row for row in rows if row["name"] in tried],
     }
     counts = [f"{sum(map(_is_covered, group))} of {len(group)} of {kind}" for kind, group in groups.items() if group]
-    false = [row for row in rows if row["verdict"].startswith("verified") and row["error"] > _LIMITS[row["dtype"]]]
+    false = [row for row in rows if _is_verified(row) and row["error"] > _LIMITS[row["dtype"]]]
     yield (
         f"A verdict made without a GPU covers the device's error if the error it states is at most {_SLACK - 1:.0%} "
         f"smaller: {', '.join(counts)}. Verified, and beyond the limit on the device: "

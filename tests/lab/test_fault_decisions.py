@@ -9,6 +9,7 @@ import onnx.parser
 import pytest
 
 import fault_decisions
+from amp_transpiler.precision.reasons import Reason
 
 TEXT = """<ir_version: 8, opset_import: ["": 18]> g (float[4,16] x, float[16,16] w) => (float[4,16] y)
     { [product] a = MatMul (x, w) [gate] b = Sigmoid (a) [out] y = MatMul (b, w) }"""
@@ -28,19 +29,18 @@ def test_a_row_counts_low_nodes_and_names_the_rule(folder):
     assert fault_decisions.change_of(folder / "net.onnx", "O2", "float16").rules == {}
 
 
+ON_DEVICE = {"low": "float16", "device": "NVIDIA H100", "release": "1.31"}
+WRONG = Reason("wrong-kernel", {"operator": "Softplus", "fault": "is 0", **ON_DEVICE})
+MEAN = {"operator": "ReduceMean", "low": "float16", "terms": 5000, "mean": 16.0, "most": 65504.0}
+
+
 @pytest.mark.parametrize(
     ("reason", "rule"),
     [
-        (f"{GATE} (NVIDIA H100, ONNX Runtime 1.31)", GATE),
-        (
-            "CUDA computes Mish by its definition: Softplus in float16 is 0 (NVIDIA H100, ONNX Runtime 1.31)",
-            "Mish: Softplus in float16 is 0",
-        ),
-        (
-            "CUDA's ReduceMean sums 5000 float16 numbers before it divides; means may reach 16, whose sum is beyond 6",
-            "ReduceMean in float16 sums before it divides",
-        ),
-        ("an island: lower precision costs 1 more cast for 1 cheap operator", fault_decisions.BESIDE),
+        (WRONG, "Softplus in float16 is 0"),
+        (Reason("wrong-kernel-inside", {"operator": "Mish", "fault": WRONG}), "Mish: Softplus in float16 is 0"),
+        (Reason("mean-beyond-range", MEAN), "ReduceMean in float16 sums before it divides"),
+        (Reason("island", {"casts": 1, "operators": 1}), fault_decisions.BESIDE),
     ],
 )
 def test_the_rule_of_a_reason(reason, rule):

@@ -18,6 +18,7 @@ from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.choice import Request, choose_policy
@@ -276,14 +277,14 @@ def assignment(level="O2", **options):
 def test_deciding_is_pure_and_complete():
     model, found = assignment()
     assert list(found.decisions) == list(all_nodes(model))
-    assert all(decision.reason for decision in found.decisions.values())
+    assert all(str(decision.reason) for decision in found.decisions.values())
     assert {value.name for value in found.low_values} == {"h", "y"}
 
 
 def test_nodes_can_be_forced_high_by_name():
-    _, found = assignment(forced_high={"b": "it was too inaccurate"})
-    decisions = {node.name: (d.precision, d.reason) for node, d in found.decisions.items()}
-    assert decisions["b"] == ("high", "it was too inaccurate")
+    _, found = assignment(forced_high={"b": Reason("update")})
+    decisions = {node.name: (d.precision, str(d.reason)) for node, d in found.decisions.items()}
+    assert decisions["b"] == ("high", "part of the update")
     assert decisions["a"][0] == "low"
 
 
@@ -310,7 +311,7 @@ class Spreads(Rules):
 
     def decide(self, node, form, state):
         low = node.op_type == "MatMul" or any(state.has_low(value) for value in node.inputs if value is not None)
-        return Decision("low", "near", form) if low else Decision("high", "far")
+        return Decision("low", Reason("mxnet-widest-low"), form) if low else Decision("high", Reason("unlisted"))
 
 
 INTO_A_LOOP = """[a] p = Relu (x) [d] d = Det (x) [d2] d2 = Det (x)
@@ -383,20 +384,20 @@ def test_a_program_that_only_becomes_float32():
 def test_constants_that_were_measured_are_not_measured_again():
     class Measured(RangeFaults):
         def of(self, value):
-            return "measured before" if constant_of(value) is not None else ""
+            return Reason("words", {"words": "measured before"}) if constant_of(value) is not None else None
 
     model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] y = MatMul (x, w) }", w=W))
     propagate_types(model)
     found = assign(model, choose_policy(Request(level="O2")), Measured(FLOAT16))
-    assert found.decisions[model.graph[0]].reason == "measured before"
+    assert str(found.decisions[model.graph[0]].reason) == "measured before"
 
 
 MUST_STAY = {
     # name: (options of the policy, role of the node, reason of node a, a MatMul; None if it may be low)
     "nothing": ({}, None, None),
-    "forced": ({"forced_high": {"a": "it was too inaccurate"}}, None, "it was too inaccurate"),
-    "another is forced": ({"forced_high": {"b": "it was too inaccurate"}}, None, None),
-    "forced comes first": ({"forced_high": {"a": "it was too inaccurate"}}, "optimize", "it was too inaccurate"),
+    "forced": ({"forced_high": {"a": Reason("update")}}, None, "part of the update"),
+    "another is forced": ({"forced_high": {"b": Reason("update")}}, None, None),
+    "forced comes first": ({"forced_high": {"a": Reason("update")}}, "optimize", "part of the update"),
     "the optimizer's": ({}, "optimize", "part of the optimizer, which works in float32"),
     "the backward pass's": ({}, "backward", None),
 }
@@ -413,7 +414,7 @@ def test_why_a_node_must_stay_float32(name):
         model.graph[0]
     ]
     assert (decision.precision, decision.form is None) == (("high", True) if reason else ("low", False))
-    assert reason is None or decision.reason == reason
+    assert reason is None or str(decision.reason) == reason
 
 
 REASONS = {
@@ -472,8 +473,8 @@ def test_force_takes_a_kernel_of_the_fallback():
     decisions = list(assign(model, policy).decisions.values())
     assert [decision.precision for decision in decisions] == ["low", "low", "high"]
     assert [decision.forced for decision in decisions] == [True, True, False]
-    assert decisions[0].reason == "low by force (--include)"
-    assert "though there is no float16 kernel for Erf-13 on knows: another provider runs it" in decisions[1].reason
+    assert str(decisions[0].reason) == "low by force (--include)"
+    assert "though there is no float16 kernel for Erf-13 on knows: another provider runs it" in str(decisions[1].reason)
     assert decisions[1].form is not None
     model.graph[2].metadata_props[REGION_KEY] = INCLUDE
     with pytest.raises(OptionError, match=r"'c' .Neg. cannot be float16: no float16 kernel"):
@@ -486,7 +487,7 @@ class Rounds(Spreads):
     looks_ahead = False
 
     def decide_without_form(self, _):
-        return Decision("high", "stored low", rounded=frozenset({0}))
+        return Decision("high", Reason("mixed-softmax"), rounded=frozenset({0}))
 
 
 STORES = {
@@ -503,7 +504,7 @@ def test_results_are_stored_low_where_a_cast_can_make_them(name):
     model = ir.from_proto(parse("(float[2,2] x) => (float y) { [a] y = Det (x) }", opset=opset))
     propagate_types(model)
     found = assign(model, Policy(rules=Rounds(), low=low, target=CUDA))
-    assert (found.decisions[model.graph[0]].reason == "stored low") is possible
+    assert (found.decisions[model.graph[0]].reason.code == "mixed-softmax") is possible
     assert (model.graph[0].outputs[0] in found.rounded_values) is possible
     assert bool(found.without_form) is not possible
 

@@ -129,7 +129,7 @@ def test_hints(name):
     with CustomTypeHint({"Add": rule}):
         found = decided("h = MatMul (x, w) [n] y = Add (h, h)")["n"]
     assert found.precision == expected
-    assert "casting rule for Add" in found.reason
+    assert "casting rule for Add" in str(found.reason)
 
 
 ADD = "[n] y = Add (x, x)"

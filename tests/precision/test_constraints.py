@@ -125,13 +125,13 @@ def test_the_low_form_of_a_node(name):
     found = judged(text, opset, dtype, target)
     if isinstance(expected, str):
         assert found.form is None
-        assert expected in found.reason
+        assert expected in str(found.reason)
         assert found.missing_kernel == ("kernel" in expected)
         assert found.no_schema == ("no schema" in expected)
         assert not found.reads_any
     else:
         assert (set(found.form.inputs), set(found.form.outputs)) == expected
-        assert found.reason == ""
+        assert found.reason is None
 
 
 def test_batch_normalization_follows_the_kernel_not_the_schema():
@@ -148,7 +148,7 @@ def test_operators_that_take_any_float(call):
     found = judged(f"(float[2] x) => (int64[N] y) {{ y = {call} }}", 18, "float16", "cuda")
     assert found.reads_any
     assert found.form is None
-    assert found.reason == READS_ANY[call]
+    assert str(found.reason or "") == READS_ANY[call]
 
 
 DROPOUT = "(float[2] x, float r) => (float[2] y) { y = Dropout (x, r) }"
@@ -177,7 +177,7 @@ def test_operators_that_training_lowers_need_no_kernel(name):
     found = Constraints(model, CUDA, low, training=True).of(model.graph[0], inputs=asked)
     if isinstance(expected, str):
         assert found.form is None
-        assert expected in found.reason
+        assert expected in str(found.reason)
     else:
         assert (set(found.form.inputs), set(found.form.outputs)) == expected
 
@@ -207,7 +207,7 @@ def test_a_form_with_exactly_these_inputs(name):
         assert found.form.inputs == inputs
     else:
         assert found.form is None
-        assert "no form with just these inputs" in found.reason
+        assert "no form with just these inputs" in str(found.reason)
         assert not found.missing_kernel
 
 
@@ -232,7 +232,7 @@ def test_bfloat16_of_other_domains_needs_a_cast():
     """com.microsoft has it at every opset, but the Cast in front of it only from 13 on."""
     for opset, expected in ((12, "the schema of Cast-12 does not permit bfloat16"), (13, "")):
         found = judged(FUSED, opset, "bfloat16", "cuda")
-        assert found.reason == expected
+        assert str(found.reason or "") == expected
 
 
 def test_an_attribute_may_fix_the_type_of_an_output():
@@ -303,7 +303,7 @@ def test_a_further_backend_is_an_object():
     propagate_types(model)
     half, wide = Constraints(model, Half(), FLOAT16), Constraints(model, Half(), BFLOAT16)
     assert [half.of(node).form is not None for node in model.graph] == [True, False]
-    assert "no float16 kernel for Relu-14 on half" in half.of(model.graph[1]).reason
+    assert "no float16 kernel for Relu-14 on half" in str(half.of(model.graph[1]).reason)
     assert [wide.of(node).form for node in model.graph] == [None, None]
 
 
@@ -360,8 +360,8 @@ def test_faults_of_constants(name):
     tensor = ir.tensor(np.array(values, np.float32))
     for strict, part in zip((True, False), expected, strict=True):
         found = range_fault(tensor, FLOAT16, strict)
-        assert (part in found) if part else found == ""
-        assert range_fault(tensor, BFLOAT16, strict) == "", "bfloat16 has float32's range"
+        assert (part in str(found)) if part else found is None
+        assert range_fault(tensor, BFLOAT16, strict) is None, "bfloat16 has float32's range"
 
 
 def test_a_constant_is_looked_at_once():
@@ -375,11 +375,11 @@ def test_a_constant_is_looked_at_once():
     value = ir.Value(name="w", type=ir.TensorType(ir.DataType.FLOAT), const_value=Counted(array(4, 4) * 1e6))
     ir.Graph([], [], nodes=[], initializers=[value])
     ranges = RangeFaults(FLOAT16)
-    assert "beyond" in ranges.of(value)
+    assert "beyond" in str(ranges.of(value))
     reads = Counted.reads
     assert ranges.of(value) == ranges.of(value)
     assert Counted.reads == reads
-    assert ranges.of(None) == ""
+    assert ranges.of(None) is None
 
 
 @pytest.mark.parametrize("name", FAULTS)

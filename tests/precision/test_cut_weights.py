@@ -29,7 +29,7 @@ def low_nodes(conversion):
 
 
 def reasons(conversion):
-    return {node.name: found.reason for node, found in conversion.assignment.decisions.items()}
+    return {node.name: str(found.reason) for node, found in conversion.assignment.decisions.items()}
 
 
 def model_of(body, outputs="float[N,A] y", **weights):

@@ -218,7 +218,7 @@ def test_an_operator_without_a_kernel_has_the_faults_of_its_definition(op_type, 
     (node,) = program.graph
     reason = WRITTEN_OUT[op_type, opset, dtype]
     expected = f"{reason} ({DEVICE})" if reason else ""
-    assert DeviceFaults(program, CUDA, LOW[dtype], "H100").of(node) == expected
+    assert str(DeviceFaults(program, CUDA, LOW[dtype], "H100").of(node) or "") == expected
 
 
 def test_the_gate_of_a_silu_is_judged_with_it():
@@ -228,9 +228,9 @@ def test_the_gate_of_a_silu_is_judged_with_it():
         propagate_types(program)
         return DeviceFaults(program, CUDA, LOW[dtype], "H100").of(next(iter(program.graph)))
 
-    assert gate("x, s", "bfloat16") == gate("s, x", "bfloat16") == ""
-    assert "below 0.0039" in gate("z, s", "bfloat16")
-    assert gate("x, s", "float16") == gate("z, s", "float16") == ""
+    assert gate("x, s", "bfloat16") is gate("s, x", "bfloat16") is None
+    assert "below 0.0039" in str(gate("z, s", "bfloat16"))
+    assert gate("x, s", "float16") is gate("z, s", "float16") is None
 
 
 # ---- releases ----

@@ -60,7 +60,7 @@ def test_a_node_may_be_low_only_if_its_range_fits_with_headroom(ranges, low, hea
     fault = range_fault(relu(), FORM, seen, low, headroom)
     assert (fault is None) == (named is None)
     if named:
-        assert fault.startswith(f"'{named}' reaches 1.7e+04 in rain.npz")
+        assert str(fault).startswith(f"'{named}' reaches 1.7e+04 in rain.npz")
 
 
 def test_a_slot_that_stays_float32_does_not_count():

@@ -170,7 +170,7 @@ def test_bfloat16_has_the_range_of_float32():
 
 def test_a_bound_that_is_an_attribute():
     nodes = list(ir.from_proto(parse("(float[4] x) => (float[4] y) { y = Clip <min = 1e-10> (x) }", opset=6)).graph)
-    assert RangeFaults(FLOAT16).of_bound_attributes(nodes[0]) == "bound 1e-10 becomes 5.960464e-08 in float16"
+    assert str(RangeFaults(FLOAT16).of_bound_attributes(nodes[0])) == "bound 1e-10 becomes 5.960464e-08 in float16"
     assert not RangeFaults(FLOAT16, strict=False).of_bound_attributes(nodes[0])
 
 

@@ -189,7 +189,7 @@ def unsafe(body, low):
     )
     propagate_types(model)
     found = unsafe_nodes(model, low, RangeFaults(low))
-    assert all(found.values()), "every reason is a sentence"
+    assert all(map(str, found.values())), "every reason is a sentence"
     return {node.name for node in found}
 
 

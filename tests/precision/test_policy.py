@@ -167,9 +167,9 @@ def test_colour_by_level(node, custom_white, custom_black, expected):
 )
 def test_reasons(op, level, words):
     reason = colour(plain(op), AutoMixedPrecisionLists(custom_black_list=["Tanh"]), LEVELS[level]).reason
-    assert [word for word in words if word not in reason] == []
+    assert [word for word in words if word not in str(reason)] == []
 
 
 def test_every_level_gives_a_reason():
     for level in LEVELS.values():
-        assert colour(plain("Gelu"), AutoMixedPrecisionLists(), level).reason
+        assert str(colour(plain("Gelu"), AutoMixedPrecisionLists(), level).reason)

@@ -341,7 +341,7 @@ def test_lists_of_the_users_win_over_the_tables():
     policy = Policy(low=FLOAT16, target=CUDA, rules=MxnetRules(FLOAT16, lists))
     ranges = RangeFaults(FLOAT16, strict=False)
     prepare(program, policy, ranges)
-    assert {d.reason for d in convert(program, policy, ranges).assignment.decisions.values()} == {
+    assert {str(d.reason) for d in convert(program, policy, ranges).assignment.decisions.values()} == {
         "Gemm is on the custom black list"
     }
 

@@ -146,7 +146,7 @@ def ours(call: str, low: LowFormat, before: str = "") -> tuple[bool, str]:
     rules = TorchRules(low, amp.AutoMixedPrecisionLists(dtype=low.name))
     found = assign(model, Policy(low=low, target=TENSORRT, rules=rules))
     decision = found.decisions[next(node for node in all_nodes(model) if node.name == "n")]
-    return decision.precision == "low", decision.reason
+    return decision.precision == "low", str(decision.reason)
 
 
 NO_SCHEMA = {("Einsum", "bfloat16")}  # ONNX's operator does not take the format: it stays float32

@@ -17,6 +17,7 @@ from amp_transpiler.files.user_cache import FOLDER_VARIABLE
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.policy import Settled
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.verification import evidence_cache, search
@@ -96,7 +97,7 @@ def test_a_new_version_asks_anew(cache, monkeypatch):
 # ---- outcomes of searches ----
 
 POLICY = choose_policy(Request(level="auto", lists=UserLists(frozenset({"Exp", "Tanh", "Conv"}))))
-OUTCOME = Outcome({"MatMul_0": Settled("high", "why")}, ("MatMul_0",), shown=True, excess=0.5)
+OUTCOME = Outcome({"MatMul_0": Settled("high", Reason("optimizer"))}, ("MatMul_0",), shown=True, excess=0.5)
 
 
 def outcomes(policy=POLICY, samples=SAMPLES, words=("True",)) -> Outcomes:

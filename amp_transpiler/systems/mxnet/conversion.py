@@ -21,6 +21,7 @@ from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.vocabulary import unknown_operators
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.program.program import Program
 from amp_transpiler.systems.mxnet.lists import (
@@ -342,7 +343,7 @@ def _outputs(node: ir.Node) -> list[str | None]:
 
 def _warn_of_refusals(assignment: Assignment, tables: MxnetLists, *, guarded: bool) -> None:
     """Warn, as MXNet does, of target operators that stay as written because they cannot be low."""
-    refused: dict[str, str] = {}
+    refused: dict[str, Reason] = {}
     for node, decision in assignment.decisions.items():
         no_form = decision.precision == "high" and tables.key_of(node) in tables.target
         if no_form and not is_kept(node, guarded=guarded):

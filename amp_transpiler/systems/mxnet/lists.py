@@ -70,9 +70,8 @@ class MxnetLists:
         return finer if known else operator_name(node)
 
     def why(self, key: str) -> str:
-        """Return the operator's name in MXNet, in brackets; empty if the table has none."""
-        reason = column("mxnet names").get(key)
-        return f" ({reason})" if reason else ""
+        """Return the operator's name in MXNet; empty if the table has none."""
+        return column("mxnet names").get(key) or ""
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import runtime_schema
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.mxnet.lists import USE_FP32_PARAMS, Condition, MxnetLists, default_mxnet_lists
@@ -39,7 +40,7 @@ class MxnetRules(Rules):
     low: LowFormat
     lists: UserLists
     given_tables: MxnetLists | None = None
-    conditional: Mapping[ir.Node, str] = dataclasses.field(default_factory=dict, kw_only=True)
+    conditional: Mapping[ir.Node, Reason] = dataclasses.field(default_factory=dict, kw_only=True)
     looks_ahead: ClassVar[bool] = True
 
     @functools.cached_property
@@ -53,7 +54,7 @@ class MxnetRules(Rules):
         Raises:
             OptionError: a node of a conditional operator has neither the attribute nor a default for it.
         """
-        found_nodes: dict[ir.Node, str] = {}
+        found_nodes: dict[ir.Node, Reason] = {}
         conditions: dict[str, list[Condition]] = {}
         for condition in self.tables.conditional:
             conditions.setdefault(condition[0], []).append(condition)
@@ -68,7 +69,8 @@ class MxnetRules(Rules):
                         f"{operator} has no default for; exclude nodes by name with excluded_sym_names instead"
                     )
                 if any(_is_same(text, value) for value in values):
-                    found_nodes[node] = f"conditional: {operator} with {attribute}={text}"
+                    wish = {"operator": operator, "attribute": attribute, "setting": text}
+                    found_nodes[node] = Reason("mxnet-conditional", wish)
         return dataclasses.replace(self, conditional=found_nodes)
 
     def may_fold(self, norm: ir.Node, producer: ir.Node) -> bool:
@@ -87,28 +89,28 @@ class MxnetRules(Rules):
         if node in self.conditional:
             return Decision("high", self.conditional[node])
         key, form = self.tables.key_of(node), _with_fp32_parameters(node, form, state)
-        why = self.tables.why(key)
+        on_list = {"operator": key, "why": self.tables.why(key)}
         if key in self.tables.fp32:
-            return Decision("high", f"{key} is on the fp32 list{why}")
+            return Decision("high", Reason("mxnet-fp32", on_list))
         if key in self.tables.target:
-            return Decision("low", f"{key} is on the target list{why}", form)
+            return Decision("low", Reason("mxnet-target", on_list), form)
         if completes_linear(node, state):
-            return Decision("low", "the bias of a matrix product is part of FullyConnected, on the target list", form)
+            return Decision("low", Reason("mxnet-bias"), form)
         values = [v for i in sorted(form.inputs) if (v := node.inputs[i]) is not None and not _is_attribute(v)]
         # With only numbers an operator of the widest list has no tensor whose type could win: it counts as neutral.
         if key in self.tables.widest and values:
             return _widest(values, form, state)
         available = next((value for value in values if state.has_low(value)), None)
         if available is not None:
-            return Decision("low", f"neutral: '{available.name}' is available in lower precision", form)
-        return Decision("high", f"{key} follows its inputs{why}: none is available in lower precision")
+            return Decision("low", Reason("mxnet-neutral", {"input": str(available.name)}), form)
+        return Decision("high", Reason("mxnet-follows", on_list))
 
 
 def _widest(values: list[ir.Value], form: LowForm, state: State) -> Decision:
     missing = next((value for value in values if not state.has_low(value)), None)
     if missing is not None:
-        return Decision("high", f"widest type: '{missing.name}' is not available in lower precision")
-    return Decision("low", "widest type: every float input is available in lower precision", form)
+        return Decision("high", Reason("mxnet-widest-high", {"input": str(missing.name)}))
+    return Decision("low", Reason("mxnet-widest-low"), form)
 
 
 def _with_fp32_parameters(node: ir.Node, form: LowForm, state: State) -> LowForm:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.ops.kinds import SCATTER
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.systems.paddle.default_colours import DEFAULT_COLOURS, Colour
 from amp_transpiler.systems.paddle.levels import Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
@@ -20,11 +21,11 @@ class Classification(NamedTuple):
 
     Attributes:
         colour: the list in effect at the level.
-        reason: why, in one sentence.
+        reason: why.
     """
 
     colour: Colour
-    reason: str
+    reason: Reason
 
 
 def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Classification:
@@ -34,21 +35,22 @@ def colour(node: ir.Node, lists: AutoMixedPrecisionLists, level: Level) -> Class
     the gray list. Of the extra black list, O2 and auto lift the operators that do not accumulate.
     """
     key = operator_class(node)
+    at_level = {"level": level.name, "operator": key}
     if level.changes_nothing:
-        return Classification(Colour.BLACK, f"level {level.name} changes nothing")
+        return Classification(Colour.BLACK, Reason("level-changes-nothing", {"level": level.name}))
     if key in lists.unsupported_list and not _is_lifted(node, key, lists, level):
         return Classification(Colour.UNSUPPORTED, _unsupported_reason(key, lists))
     if key in lists.white_list:
-        return Classification(Colour.WHITE, f"{key} is on the white list{_why(key, Colour.WHITE)}")
+        return Classification(Colour.WHITE, Reason("white", {"operator": key, "why": _why(key, Colour.WHITE)}))
     if level.lists == "white":
-        return Classification(Colour.BLACK, f"level {level.name}: {key} is not on the white list")
+        return Classification(Colour.BLACK, Reason("not-white", at_level))
     if key in lists.black_list:
         if not level.is_pure:
-            return Classification(Colour.BLACK, f"{key} is on the black list{_why(key, Colour.BLACK)}")
-        return Classification(Colour.UNLISTED, f"level {level.name} lifts the black list, which {key} is on")
+            return Classification(Colour.BLACK, Reason("black", {"operator": key, "why": _why(key, Colour.BLACK)}))
+        return Classification(Colour.UNLISTED, Reason("black-lifted", at_level))
     if key in lists.gray_list:
-        return Classification(Colour.GRAY, f"{key} is on the gray list: it follows its producers")
-    return Classification(Colour.UNLISTED, f"{key} is on no list")
+        return Classification(Colour.GRAY, Reason("gray", {"operator": key}))
+    return Classification(Colour.UNLISTED, Reason("unlisted", {"operator": key}))
 
 
 def _is_lifted(node: ir.Node, key: str, lists: AutoMixedPrecisionLists, level: Level) -> bool:
@@ -64,13 +66,13 @@ def _is_lifted(node: ir.Node, key: str, lists: AutoMixedPrecisionLists, level: L
     return not (node.op_type in SCATTER and reduction is not None and reduction.value != "none")
 
 
-def _unsupported_reason(key: str, lists: AutoMixedPrecisionLists) -> str:
+def _unsupported_reason(key: str, lists: AutoMixedPrecisionLists) -> Reason:
     if key in lists.custom_black_list:
-        return f"{key} is on the custom black list"
-    return f"{key} is on the extra black list{_why(key, Colour.UNSUPPORTED)}"
+        return Reason("custom-black", {"operator": key})
+    return Reason("extra-black", {"operator": key, "why": _why(key, Colour.UNSUPPORTED)})
 
 
 def _why(key: str, expected: Colour) -> str:
-    """Return the reason for the operator's default colour, if that is `expected`."""
-    default, reason = DEFAULT_COLOURS.get(key, (None, ""))
-    return f" ({reason})" if default is expected else ""
+    """Return why the operator has its default colour, if that is `expected`; else nothing."""
+    default, why = DEFAULT_COLOURS.get(key, (None, ""))
+    return why if default is expected else ""

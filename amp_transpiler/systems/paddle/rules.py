@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules, State
 from amp_transpiler.systems.paddle.colours import Colour, colour
 from amp_transpiler.systems.paddle.levels import Level
@@ -59,7 +60,7 @@ class PaddleRules(Rules):
         if self.use_promote:
             return self._promoted(node, form, state)
         if self.level.is_pure:
-            return Decision("low", f"level {self.level.name}: lower precision wherever possible", form)
+            return Decision("low", Reason("pure", {"level": self.level.name}), form)
         if listed_colour is Colour.GRAY and self.level.lists == "all":
             return _gray(node, form, state)
         return Decision("high", reason)
@@ -71,8 +72,8 @@ class PaddleRules(Rules):
             if value is None or (self.level.is_pure and state.is_parameter(value)):
                 continue
             if state.leaning(value) != "low":
-                return Decision("high", f"promoted: input '{value.name}' is float32")
-        return Decision("low", "promotion: every float input is in lower precision", form)
+                return Decision("high", Reason("promoted", {"input": str(value.name)}))
+        return Decision("low", Reason("promotion-low"), form)
 
 
 def _gray(node: ir.Node, form: LowForm, state: State) -> Decision:
@@ -81,7 +82,7 @@ def _gray(node: ir.Node, form: LowForm, state: State) -> Decision:
     producers = [value for value in node.inputs if is_float32(value)]
     leanings = {state.leaning(value): value.name for value in producers}
     if "high" in leanings:
-        return Decision("high", f"gray: the producer of '{leanings['high']}' is float32")
+        return Decision("high", Reason("gray-high", {"input": str(leanings["high"])}))
     if "low" in leanings:
-        return Decision("low", f"gray: the producer of '{leanings['low']}' is in lower precision", form)
-    return Decision("high", "gray: no producer has a precision of its own", neutral=True)
+        return Decision("low", Reason("gray-low", {"input": str(leanings["low"])}), form)
+    return Decision("high", Reason("gray-neutral"), neutral=True)

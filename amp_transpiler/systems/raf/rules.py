@@ -19,6 +19,7 @@ from amp_transpiler.ops.schema import signature, type_string
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32, touches_float32
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules, State, listed
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.raf.casting_rules import CastingRule, RuleInput, find_rule, low_inputs
@@ -28,6 +29,7 @@ __all__ = ["RafRules"]
 
 _ANY_VERSION = 2**31 - 1
 _MOST_CONCATENATED = 5  # RAF concatenates more inputs than that in float32
+_UNASKED = {"always": "raf-always", "never": "raf-never", "none": "raf-none"}  # families that look at no input
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,11 +111,10 @@ class RafRules(Rules):
     def _by_family(self, node: ir.Node, form: LowForm, state: State) -> Decision:
         family = FAMILIES.get(operator_name(node))
         if family is None:
-            return Decision("high", f"RAF has no rule for {operator_name(node)}")
+            return Decision("high", Reason("raf-unknown", {"operator": operator_name(node)}))
         if family.kind == "data":
             return _data_alone(node, family, form, state)
-        is_low, why = _verdict(node, family, form, state)
-        reason = f"RAF: {operator_name(node)} {why} ({family.reason})"
+        is_low, reason = _voted(node, family, form, state)
         return Decision("low", reason, form) if is_low else Decision("high", reason)
 
     def _lacks_rule(self, node: ir.Node) -> bool:
@@ -138,9 +139,9 @@ class RafRules(Rules):
         wanted = low_inputs(node, rule, [self._shown(v, state) for v in node.inputs], self.low) & form.inputs
         name = operator_name(node)
         if not wanted:
-            return Decision("high", f"the user's casting rule for {name} wants no input in lower precision")
+            return Decision("high", Reason("casting-rule-none", {"operator": name}))
         if wanted == form.inputs:
-            return Decision("low", f"the user's casting rule for {name} wants its inputs in lower precision", form)
+            return Decision("low", Reason("casting-rule-low", {"operator": name}), form)
         chosen = self._form_of(node, form, wanted, state)
         inputs = ", ".join(map(str, sorted(wanted)))
         if chosen is None:
@@ -150,7 +151,7 @@ class RafRules(Rules):
                 f"and the others float32: expected hints that some form of the operator has, such as {self.low.name} "
                 f"for inputs {possible}; return the same dtype for inputs that share a type"
             )
-        return Decision("low", f"the user's casting rule for {name} wants inputs {inputs} in lower precision", chosen)
+        return Decision("low", Reason("casting-rule-inputs", {"operator": name, "inputs": inputs}), chosen)
 
     def _form_of(self, node: ir.Node, form: LowForm, wanted: frozenset[int], state: State) -> LowForm | None:
         """Return the form in which just these inputs are low. Without a schema only the rule decides."""
@@ -184,43 +185,35 @@ def _arrives_low(value: ir.Value, state: State) -> bool:
     return origin is not None and state.is_low(origin)
 
 
-def _verdict(node: ir.Node, family: Family, form: LowForm, state: State) -> tuple[bool, str]:
-    """Return whether the node is low, and why, as the end of a sentence that begins with the operator."""
-    if family.kind in ("always", "never"):
-        return family.kind == "always", f"{family.kind} runs in lower precision"
-    if family.kind == "none":
-        return False, "is left alone"
+def _voted(node: ir.Node, family: Family, form: LowForm, state: State) -> tuple[bool, Reason]:
+    """Return whether the node is low, and why."""
+    values: dict[str, object] = {"operator": operator_name(node), "names": family.reason}
+    if family.kind in _UNASKED:
+        return family.kind == "always", Reason(_UNASKED[family.kind], values)
     voters = sorted(form.inputs)[: family.votes]
     low = sum(_arrives_low(value, state) for i in voters if (value := node.inputs[i]) is not None)
     high = len(voters) - low
-    count = f"{low} of {len(voters)} inputs in lower precision"
+    votes = {**values, "low": low, "inputs": len(voters)}
     if not voters:
-        return False, "is left alone: it has no float input that counts"
+        return False, Reason("raf-no-input", values)
     if family.kind == "either":
-        return low > 0, f"runs in lower precision if an input is: {count}"
+        return low > 0, Reason("raf-either", votes)
     if family.kind == "follow":
-        return low > 0, f"follows its first input, which is {'in lower precision' if low else 'float32'}"
+        return low > 0, Reason("raf-follow-low", values) if low else Reason("raf-follow-high", values)
     if family.kind == "concat":
-        many = len(node.inputs) > _MOST_CONCATENATED
-        limit = f"is float32 beyond {_MOST_CONCATENATED} inputs"
-        why = limit if many else f"runs in lower precision if most of its inputs are: {count}"
-        return low > high and not many, why
+        if len(node.inputs) > _MOST_CONCATENATED:
+            return False, Reason("raf-concat-long", {**values, "most": _MOST_CONCATENATED})
+        return low > high, Reason("raf-concat", votes)
     if len([value for value in node.outputs if value.name]) > 1:
-        return False, "is left alone: it has several outputs"
-    return low >= high, f"follows most of its inputs: {count}"  # a tie goes to lower precision, as in RAF
+        return False, Reason("raf-outputs", values)
+    return low >= high, Reason("raf-infer", votes)  # a tie goes to lower precision, as in RAF
 
 
 def _data_alone(node: ir.Node, family: Family, form: LowForm, state: State) -> Decision:
     """Decide about a normalisation: its data are always low, its parameters and statistics unchanged."""
-    name = operator_name(node)
+    values: dict[str, object] = {"operator": operator_name(node), "names": family.reason}
     data = frozenset((0,))
     chosen = form if form.inputs == data else state.form_with(node, data)
     if chosen is None:
-        return Decision(
-            "high", f"RAF: {name} has no form with data in lower precision and float32 statistics ({family.reason})"
-        )
-    return Decision(
-        "low",
-        f"RAF: the data of {name} are always in lower precision, its parameters keep their type ({family.reason})",
-        chosen,
-    )
+        return Decision("high", Reason("raf-data-no-form", values))
+    return Decision("low", Reason("raf-data", values), chosen)

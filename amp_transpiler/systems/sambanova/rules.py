@@ -19,6 +19,7 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.table import column
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules, State, listed
 from amp_transpiler.precision.user_lists import UserLists
 
@@ -31,7 +32,7 @@ class Preset:
 
     Attributes:
         name: as `--preset` takes it.
-        effect: a sentence that describes the preset; the reason of the nodes it makes low.
+        effect: a sentence that describes the preset, also as the reason of the nodes that it makes low.
         gemm: GEMM-like operators become low.
         others: all other operators become low.
         heeds_casts: operators behind one of the program's own conversions to float32 stay float32.
@@ -67,7 +68,7 @@ MIXED_OPS = {
 """Group of `--mixed-ops` -> operators. gemm: low in, float32 out (matmul, linear). softmax: float32 in, low out."""
 
 
-_MIXED_SOFTMAX = "mixed operator softmax: input in float32, result in lower precision"
+_MIXED_SOFTMAX = Reason("mixed-softmax")
 
 
 def find_preset(name: str) -> Preset:
@@ -150,15 +151,15 @@ class SambanovaRules(Rules):
         if "softmax" in self.mixed_ops and name in MIXED_OPS["softmax"]:
             return Decision("high", _MIXED_SOFTMAX, rounded=form.outputs)
         if "gemm" in self.mixed_ops and name in MIXED_OPS["gemm"]:
-            return Decision("low", "mixed operator gemm: inputs in lower precision, result cast to float32", form)
+            return Decision("low", Reason("mixed-gemm"), form)
         preset = self.preset
         if (cast := self.converted.get(node)) is not None:
-            return Decision("high", f"preset default: behind the conversion to float32 '{cast}', kept as written")
+            return Decision("high", Reason("after-conversion", {"cast": cast}))
         if preset.others or (preset.gemm and name in MIXED_OPS["gemm"]):
-            return Decision("low", f"preset {preset.name}: {preset.effect}", form)
+            return Decision("low", Reason("preset", {"preset": preset.name, "effect": preset.effect}), form)
         if preset.gemm:
-            return Decision("high", f"preset {preset.name}: {name} is not GEMM-like and stays as written")
-        return Decision("high", f"{name} is none of the mixed operators and stays as written")
+            return Decision("high", Reason("not-gemm", {"preset": preset.name, "operator": name}))
+        return Decision("high", Reason("not-mixed", {"operator": name}))
 
 
 class _Conversions:

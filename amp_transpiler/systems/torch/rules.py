@@ -14,6 +14,7 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules, State, completes_linear, listed
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
@@ -34,11 +35,11 @@ _DECIDING_INPUTS: dict[str, frozenset[int]] = {
 }
 
 
-_EFFECT = {
-    TorchClass.LOWER_PRECISION_FP: "runs in lower precision",
-    TorchClass.FP32: "runs in float32",
-    TorchClass.PROMOTE: "runs in the widest type of its inputs",
-    TorchClass.FALL_THROUGH: "is not cast and follows its inputs",
+_CODES = {
+    TorchClass.LOWER_PRECISION_FP: "torch-low",
+    TorchClass.FP32: "torch-float32",
+    TorchClass.PROMOTE: "torch-widest",
+    TorchClass.FALL_THROUGH: "torch-falls-through",
 }
 
 
@@ -81,12 +82,12 @@ class TorchRules(Rules):
             return by_list
         key = operator_name(node)
         if completes_linear(node, state):
-            return Decision("low", "torch: the bias of a matrix product is part of linear, in lower precision", form)
+            return Decision("low", Reason("torch-bias"), form)
         known = TORCH_CLASSES.get(key)
         if known is None:
-            return _fall_through(node, form, state, f"torch has no {key}: it falls through")
+            return _fall_through(node, form, state, Reason("torch-unknown", {"operator": key}))
         kind, name = known
-        why = f"torch: {name} {_EFFECT[kind]}"
+        why = Reason(_CODES[kind], {"function": name})
         if kind is TorchClass.LOWER_PRECISION_FP:
             return Decision("low", why, form)
         if kind is TorchClass.FP32:
@@ -96,17 +97,17 @@ class TorchRules(Rules):
         return _fall_through(node, form, state, why)
 
 
-def _fall_through(node: ir.Node, form: LowForm, state: State, why: str) -> Decision:
+def _fall_through(node: ir.Node, form: LowForm, state: State, why: Reason) -> Decision:
     """Decide by torch's own promotion: tensors with dimensions count before 0-dim tensors, those before numbers."""
     deciding = form.inputs & _DECIDING_INPUTS.get(operator_name(node), form.inputs)
     if not deciding:
-        return Decision("high", f"{why}: computed in float32, no float input sets another type")
+        return Decision("high", Reason("torch-no-input", {"kind": why}))
     ranks: dict[int, set[int]] = {}
     for index in deciding:
         ranks.setdefault(_rank(node.inputs[index]), set()).add(index)
     foremost = min(ranks)
     if foremost == _NUMBER:
-        return Decision("high", f"{why}: its float inputs are numbers, which are float32")
+        return Decision("high", Reason("torch-numbers", {"kind": why}))
     return _promoted(node, form, frozenset(ranks[foremost]), state, why)
 
 
@@ -122,12 +123,12 @@ def _rank(value: ir.Value | None) -> int:
     return _ZERO_DIM if shape is not None and len(shape) == 0 else _TENSOR
 
 
-def _promoted(node: ir.Node, form: LowForm, inputs: frozenset[int], state: State, why: str) -> Decision:
+def _promoted(node: ir.Node, form: LowForm, inputs: frozenset[int], state: State, why: Reason) -> Decision:
     """Decide for lower precision if all of `inputs` are, else for float32."""
     for index in sorted(inputs):
         value = node.inputs[index]
         if value is not None and not state.is_low(value):
-            return Decision("high", f"{why}: promoted, input '{value.name}' is float32")
+            return Decision("high", Reason("torch-promoted", {"kind": why, "input": str(value.name)}))
     if not inputs:
-        return Decision("high", f"{why}: no float input can be in lower precision")
-    return Decision("low", f"{why}: every float input is in lower precision", form)
+        return Decision("high", Reason("torch-none-low", {"kind": why}))
+    return Decision("low", Reason("torch-all-low", {"kind": why}), form)
