@@ -311,7 +311,7 @@ class Spreads(Rules):
 
     def decide(self, node, form, state):
         low = node.op_type == "MatMul" or any(state.has_low(value) for value in node.inputs if value is not None)
-        return Decision("low", Reason("mxnet-widest-low"), form) if low else Decision("high", Reason("unlisted"))
+        return Decision("low", Reason("mxnet-widest-low"), form) if low else Decision("high", Reason("gray-neutral"))
 
 
 INTO_A_LOOP = """[a] p = Relu (x) [d] d = Det (x) [d2] d2 = Det (x)

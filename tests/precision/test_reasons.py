@@ -11,7 +11,10 @@ import string
 
 import pytest
 
+import amp_transpiler as amp
 from amp_transpiler.precision.reasons import SUBJECTS, TEMPLATES, Reason, Sentence, reason_of
+from amp_transpiler.report.recipe import Recipe, RecordedNode
+from tests.support import parse
 
 ROOT = pathlib.Path(__file__).parents[2]
 TABLES = ("amp_transpiler/precision/reasons.py", "amp_transpiler/report/verdict.py")
@@ -102,6 +105,29 @@ def test_a_reason_survives_a_record():
         Reason.of_record({"code": "no such code", "values": {}})
     with pytest.raises(KeyError):
         Reason.of_record({"code": "held", "values": {}})
+
+
+# Program -> the codes of its nodes, at O2. Tests of the rules provoke most codes, and so check their places, too.
+PROVOKED = {
+    "f = Cast <to=1> (k) y = Add (f, f)": ["user-cast", "pure"],
+    "a = Constant <value = float[4] {1, 2, 3, 4}> () s = Shape (a) y = Mul (x, a)": ["reads-any", "pure"],
+    "h = DynamicQuantizeLinear (x) y = Relu (x)": ["float32-scale", "pure"],
+}
+
+
+@pytest.mark.parametrize("body", PROVOKED)
+def test_codes_of_a_program(body):
+    program = parse(f"(float[4] x, int64[4] k) => (float[4] y) {{ {body} }}", opset=18)
+    report = amp.transpile(program, level="O2", verify=False)
+    assert [code for row in report.decisions if (code := reason_of(row.reason).code) != "constant"] == PROVOKED[body]
+
+
+def test_a_recipe_need_not_say_why():
+    settled = Recipe({}, {"a": RecordedNode("Conv", "low", ""), "b": RecordedNode("Relu", "low", "so")}).settled()
+    assert [(each.reason.code, str(each.reason)) for each in settled.values()] == [
+        ("recipe-silent", "as in the recipe"),
+        ("recipe", "as in the recipe: so"),
+    ]
 
 
 # ---- sentences ----
