@@ -26,6 +26,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
 from amp_transpiler.precision.cost import predicted as cost_of_run, traffic
+from amp_transpiler.report.wording import percent
 from amp_transpiler.targets.devices import DEFAULT_DEVICE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -37,7 +38,8 @@ import json, sys
 import amp_transpiler as amp
 source, result, inputs = sys.argv[1:]
 report = amp.transpile(source, result, inputs=inputs or None, cache=False)
-print(json.dumps({"verdict": report.verdict, "low": report.low_nodes}))
+errors = [row.relative for row in report.outputs.values() if "float" in row.dtype]
+print(json.dumps({"word": report.verdict_word, "error": max(errors, default=None), "low": report.low_nodes}))
 """
 
 
@@ -108,9 +110,14 @@ def row(record: Record) -> str:
     former, now = record["former"], record["now"]
     cells = [record["model"], "yes" if record["inputs"] else "no"]
     cells += [f"{made['bytes'] / record['bytes']:.2f}" for made in (former, now)]
-    cells += [made["verdict"].partition(" of fp32")[0] for made in (former, now)]
+    cells += [stated(made) for made in (former, now)]
     cells += [f"{made['milliseconds'] / record['milliseconds']:.2f}" for made in (former, now)]
     return f"| {' | '.join(cells)} |"
+
+
+def stated(made: Record) -> str:
+    """Return the word of a verdict, and the error of the worst output."""
+    return made["word"] if made["error"] is None else f"{made['word']}: within {percent(made['error'])}"
 
 
 if __name__ == "__main__":
