@@ -8,6 +8,8 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
+from amp_transpiler.assess.predictions import add_errors, as_its_source, predict_times
 from amp_transpiler.conversion import adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.files.copy_files import copy_model
@@ -28,8 +30,6 @@ from amp_transpiler.program.assemble import written_model
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.report import Verdict
-from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
-from amp_transpiler.report.predictions import add_errors, as_its_source, predict_times
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.program_names import limits_by_output, low_inputs_and_outputs, resolved_lists
