@@ -8,6 +8,8 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
+from amp_transpiler.assess.predictions import add_errors, as_its_source, predict_times
 from amp_transpiler.conversion import adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.files.copy_files import copy_model
@@ -27,8 +29,6 @@ from amp_transpiler.precision.training import NO_STATE, UNSCALED, holds_gradient
 from amp_transpiler.program.assemble import written_model
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
-from amp_transpiler.report.describe import describe_copy, describe_needless, describe_result, describe_source
-from amp_transpiler.report.predictions import add_errors, as_its_source, predict_times
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.systems.choice import Request

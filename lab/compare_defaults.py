@@ -42,8 +42,8 @@ _INTRODUCTION = """# Beside the former default
 What `amp-transpile MODEL` makes of models by default, and what it made of them at an earlier commit, where 16 bits were
 taken wherever they were accurate enough: size and predicted time as ratios to those of the source, and the verdict with
 the error of the worst output, each as its own commit stated it. Both commits' files are priced by the later commit.
-Every model runs with the inputs that belong to it, and without any. `lab/compare_defaults.py` made the page, from files in
-`docs/benchmarks/former_default/`. [The default on a GPU](default.md) has measured times."""
+Every model runs with the inputs that belong to it, and without any. `lab/compare_defaults.py` made the page, from files
+in `docs/benchmarks/former_default/`. [The default on a GPU](default.md) has measured times."""
 
 # Runs in either tree, whose `transpile` has had these names since the first release.
 _CONVERT = """

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import MisfitError, ModelError
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.misfit_messages import misfit
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of, type_string
@@ -106,7 +105,7 @@ def _inferred(model: ir.Model, node: ir.Node) -> tuple[_Found | None, ...]:
         if value is None:
             continue
         if value.type is None:
-            raise MisfitError(misfit(node, opset_of(model, node.domain), _UNTYPED))
+            raise _misfit_error(model, node, _UNTYPED)
         types[str(value.name)] = _type_proto(value)
         tensor = constant_of(value)
         if tensor is not None and tensor.size <= _SMALL:
@@ -117,8 +116,14 @@ def _inferred(model: ir.Model, node: ir.Node) -> tuple[_Found | None, ...]:
             schema, ir.serde.serialize_node(node), types, data, opset_imports=imports, ir_version=10
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-        raise MisfitError(misfit(node, opset_of(model, node.domain), str(error))) from error
+        raise _misfit_error(model, node, str(error)) from error
     return tuple(_type_and_shape(type_protos.get(str(value.name))) for value in node.outputs)
+
+
+def _misfit_error(model: ir.Model, node: ir.Node, why: str) -> MisfitError:
+    from amp_transpiler.graph.misfit_messages import misfit  # here: only an error needs it
+
+    return MisfitError(misfit(node, opset_of(model, node.domain), why))
 
 
 def _type_and_shape(proto: onnx.TypeProto | None) -> _Found | None:

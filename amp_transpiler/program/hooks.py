@@ -1,4 +1,4 @@
-"""Hooks through which higher layers give variables their methods, and programs the values of a scope.
+"""Hooks through which higher layers give variables their methods, and programs what Paddle's programs have.
 
 A variable of `amp.load(...)` has Paddle's methods, and a program its `state_dict`, before anything of Paddle's was
 imported. Imports go down only, so each provider is found by name at its first use. This module is the whole list.
@@ -7,13 +7,16 @@ imported. Imports go down only, so each provider is found by name at its first u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from amp_transpiler.lazy import import_late
 
-__all__ = ["ScopeValues", "VariableMethods", "scope_values", "variable_methods"]
+if TYPE_CHECKING:
+    from amp_transpiler.program.blocks import Block
+
+__all__ = ["ScopeValues", "StaticMembers", "VariableMethods", "scope_values", "static_program", "variable_methods"]
 
 
 class VariableMethods(Protocol):
@@ -43,6 +46,16 @@ class ScopeValues(Protocol):
         """Set those persistable values that a dictionary has."""
 
 
+class StaticMembers(Protocol):
+    """What Paddle's `static.Program` does beside an ONNX model."""
+
+    def blocks_of(self, program: Any) -> list[Block]:
+        """Return a program as Paddle's operators."""
+
+    def keep_only_inference(self, program: Any) -> None:
+        """Take the backward pass and the optimizer out of a program."""
+
+
 def variable_methods() -> VariableMethods:
     """Return the methods of variables."""
     methods: VariableMethods = import_late("amp_transpiler.paddle.tensor.methods")
@@ -53,3 +66,9 @@ def scope_values() -> ScopeValues:
     """Return the functions that read and set values in a scope."""
     values: ScopeValues = import_late("amp_transpiler.paddle.static.io")
     return values
+
+
+def static_program() -> StaticMembers:
+    """Return the functions that do what Paddle's `static.Program` does."""
+    members: StaticMembers = import_late("amp_transpiler.paddle.static.program")
+    return members

@@ -7,35 +7,32 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.errors import InputError, MisfitError, ModelError, innermost_text
+from amp_transpiler.errors import InputError, ModelError, innermost_text
 from amp_transpiler.garbage import collection_paused
-from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.lines import line_of, mark_line
-from amp_transpiler.graph.misfit_messages import LEFT_TO_US, misfit, wrong_shape
 from amp_transpiler.graph.name_matching import did_you_mean
-from amp_transpiler.graph.names import NameAllocator, values_by_name
-from amp_transpiler.graph.origins import BUILT_BY_KEY, OPERATOR_KEY, built_by, operator_label
+from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.proto import to_proto
-from amp_transpiler.graph.regions import REGION_KEY, current_region
-from amp_transpiler.graph.roles import ROLE_KEY, Role
+from amp_transpiler.graph.roles import Role
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.training_step import TrainingStep
-from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.program.assemble import assemble, with_values, written_model
-from amp_transpiler.program.state_dictionary import StateDictionary, StoredVariable
+from amp_transpiler.program.hooks import static_program
+from amp_transpiler.program.static_program import StaticProgram
 from amp_transpiler.program.training_info import Merged, attach
 from amp_transpiler.program.variable_operators import VariableOperators
+from amp_transpiler.program.variable_properties import Persistable
 
 if TYPE_CHECKING:
-    from amp_transpiler.view.operators import Block, Operator
+    from amp_transpiler.graph.builder import GraphBuilder
+    from amp_transpiler.program.builder import ProgramBuilder
     from amp_transpiler.view.outline import Outline
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
@@ -45,30 +42,14 @@ TRAINING_IR = 10
 _PRINTED = 200  # lines of each part of a printed program
 
 
-@dataclasses.dataclass(slots=True)
-class Persistable:
-    """A value that persists in a scope between runs.
+class Attachment(Protocol):
+    """What a layer above notes of a program."""
 
-    Attributes:
-        name: its name, in the program and in the scope.
-        kind: `parameter`; `statistic`: updated by the forward pass, such as a running mean; `state`: an optimizer's.
-        trainable: whether an optimizer updates it.
-        learning_rate: factor on the optimizer's learning rate, for this parameter.
-        regularizer: its own weight decay, instead of the optimizer's.
-        need_clip: whether gradient clipping touches it.
-        driver: what says its value before each run, such as a schedule.
-    """
-
-    name: str
-    kind: Literal["parameter", "statistic", "state"]
-    trainable: bool = True
-    learning_rate: float = 1.0
-    regularizer: Any = None
-    need_clip: bool = True
-    driver: Callable[[], float] | None = None
+    def of_copy(self) -> Attachment:
+        """Return what is noted of a copy of the program."""
 
 
-class Program(StateDictionary):
+class Program(StaticProgram):
     """An ONNX model being edited.
 
     A loaded model contains its weights. In a training program, parameters and other persistable values are graph inputs
@@ -85,8 +66,6 @@ class Program(StateDictionary):
         updates: persistable name -> name of the value that replaces it after a run.
         outputs: names of the outputs of `to_onnx`, besides the updates: losses, and the outputs of a loaded model.
         no_gradient: names of values that no gradient passes through.
-        custom_gradients: names of inputs and of outputs, and the function that makes gradients of the inputs of those
-            of the outputs, as `static_pylayer` is given them; in the order of the program.
         widened: names of the source's 16-bit formats that were made float32, for a conversion to another.
         step: the state of a training step that was found in a loaded model, or None.
         training_info: the training algorithms that the model carries beside its graph.
@@ -94,8 +73,7 @@ class Program(StateDictionary):
         before: the graph before its last conversion, without weights, to be drawn.
         is_built: whether it began empty, and not as a loaded model.
         random_seed: determines initial values and Dropout masks; 0 for that of `amp_transpiler.seed`.
-        drawn: names of the persistable values whose initial values are drawn, in order.
-        drawn_with: the seeds that were in force when they were drawn.
+        attached: what layers above note of the program, by its class, such as Paddle's `BuildRecord`.
         version: grows with every edit.
         used_names: names that builders do not give to new values: those of values that are gone are among them.
     """
@@ -108,19 +86,17 @@ class Program(StateDictionary):
         self.updates: dict[str, str] = {}
         self.outputs: list[str] = []
         self.no_gradient: set[str] = set()
-        self.custom_gradients: list[tuple[list[str], list[str], Callable[..., Any]]] = []
         self.widened: frozenset[str] = frozenset()
         self.step: TrainingStep | None = None
         self.training_info: tuple[onnx.TrainingInfoProto, ...] = ()
         self.merged: Merged | None = None
         self.before: Outline | None = None
         self.random_seed: int = 0
-        self.drawn: list[str] = []
-        self.drawn_with: tuple[int, int] | None = None
+        self.attached: dict[type[Any], Attachment] = {}
         self.is_built: bool = model is None
         self.version: int = 0
         self._values: dict[str, ir.Value] | None = None
-        self._builders: dict[Role, _ProgramBuilder] = {}
+        self._builders: dict[Role, ProgramBuilder] = {}
         self.used_names: set[str] = set()
         self._family = object()  # shared by a program and its clones
         self._births: dict[str, int] = {}  # name of a value that was built -> its number in this process
@@ -262,33 +238,6 @@ class Program(StateDictionary):
             )
         return name
 
-    def global_block(self) -> Program:
-        """Return the program itself: an ONNX program's main graph is its global block."""
-        return self
-
-    current_block = global_block
-
-    @property
-    def blocks(self) -> list[Block]:
-        """The main graph and the bodies of its control flow, as Paddle's operators: to look at, not to edit."""
-        from amp_transpiler.view.operators import blocks_of
-
-        return blocks_of(self.model.graph, self.var)
-
-    @property
-    def num_blocks(self) -> int:
-        """The number of blocks: 1 without control flow."""
-        return len(self.blocks)
-
-    def block(self, index: int) -> Block:
-        """Return a block; 0 is the main graph."""
-        return self.blocks[index]
-
-    @property
-    def ops(self) -> Sequence[Operator]:
-        """The main graph as Paddle's operators: `program.global_block().ops`."""
-        return self.blocks[0].ops
-
     def list_vars(self) -> list[Variable]:
         """Return every variable of the main graph."""
         self.find("")
@@ -308,8 +257,10 @@ class Program(StateDictionary):
         """Return the builder that appends to the main graph and marks nodes with `role` and the current regions."""
         builder = self._builders.get(role)
         if builder is None:
+            from amp_transpiler.program.builder import ProgramBuilder  # here: only who builds a program needs it
+
             first = next(iter(self._builders.values()), None)
-            builder = self._builders[role] = _ProgramBuilder(self, role, first)
+            builder = self._builders[role] = ProgramBuilder(self, role, first)
         return builder
 
     @contextlib.contextmanager
@@ -393,8 +344,7 @@ class Program(StateDictionary):
         copy.updates = dict(self.updates)
         copy.outputs = list(self.outputs)
         copy.no_gradient = set(self.no_gradient)
-        copy.drawn = list(self.drawn)
-        copy.custom_gradients = list(self.custom_gradients)
+        copy.attached = {kind: attachment.of_copy() for kind, attachment in self.attached.items()}
         for name in ("widened", "step", "training_info", "merged", "before", "random_seed", "is_built"):
             setattr(copy, name, getattr(self, name))
         copy.used_names = set(self.used_names)
@@ -403,10 +353,7 @@ class Program(StateDictionary):
             copy.used_names.update(builder.names.taken)
             copy._constants = {key: str(value.name) for key, value in builder.constants.items()}
         if for_test:
-            from amp_transpiler.program.inference import switch_to_inference
-
-            switch_to_inference(copy.model)
-            copy._forget_training()
+            static_program().keep_only_inference(copy)
         return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Program:
@@ -426,18 +373,6 @@ class Program(StateDictionary):
         vars(self).update({name: value for name, value in vars(earlier).items() if name not in own_attributes})
         if earlier._constants:
             self.builder().constants.update({key: self.value(name) for key, name in earlier._constants.items()})
-
-    def _forget_training(self) -> None:
-        """Drop updates, optimizer state and outputs whose nodes are gone."""
-        graph = self.model.graph
-        self.updates.clear()
-        read = {str(v.name) for node in all_nodes(self.model) for v in node.inputs if v is not None}
-        for name, info in list(self.persistables.items()):
-            if info.kind == "state" and name not in read:
-                graph.inputs.remove(self.value(name))
-                del self.persistables[name]
-        self.touch()
-        self.outputs = [name for name in self.outputs if self.find(name) is not None]
 
     def to_onnx(self, scope: Mapping[str, np.ndarray] | None = None) -> onnx.ModelProto:
         """Return the program as a protobuf message, with every shape that is known or can be inferred.
@@ -468,13 +403,15 @@ class Program(StateDictionary):
 _birth_numbers = itertools.count()
 
 
-class Variable(StoredVariable, VariableOperators):
+class Variable(VariableOperators):
     """A handle on a value of a program, by name, so that it stays valid when passes edit the graph.
 
     Arithmetic (`+ - * / ** @`, unary minus) and comparisons (`== != < <= > >=`) with other variables, numbers and numpy
     arrays append operators to the program; comparisons make bool variables. So two handles are told apart by `is` or by
     their names, and a handle has no truth value. It is hashed by identity.
     """
+
+    program: Program
 
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
@@ -484,123 +421,6 @@ class Variable(StoredVariable, VariableOperators):
         if self.program.find(self.name) is None:  # made in a call that failed, for one
             return f"Variable({self.name!r}, no longer in {self.program!r})"
         return f"Variable({self.name!r}, {self.dtype}, {list(self.shape)})"
-
-    @property
-    def value(self) -> ir.Value:
-        """The current value in the program's graph."""
-        return self.program.value(self.name)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape; -1 for an open or unknown dimension."""
-        shape = self.value.shape
-        return () if shape is None else tuple(size if isinstance(size, int) else -1 for size in shape)
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def dtype(self) -> str:
-        """The element type as numpy names it: `float32`, `float16`, `bfloat16`, `int64`, ..."""
-        dtype = self.value.dtype
-        return "unknown" if dtype is None else str(dtype.numpy().name)
-
-    @property
-    def persistable(self) -> bool:
-        """Whether it persists in the scope between runs."""
-        return self.name in self.program.persistables
-
-    @property
-    def info(self) -> Persistable | None:
-        """Its record as a persistable value, or None."""
-        return self.program.persistables.get(self.name)
-
-    @property
-    def trainable(self) -> bool:
-        """Whether optimizers update it; may be set for a parameter, before `minimize`."""
-        info = self.info
-        return info is not None and info.kind == "parameter" and info.trainable
-
-    @trainable.setter
-    def trainable(self, train: bool) -> None:
-        info = self.info
-        if info is None or info.kind != "parameter":
-            raise InputError(f"'{self.name}' is no parameter, so trainable cannot be set: set stop_gradient")
-        info.trainable = train
-
-    @property
-    def stop_gradient(self) -> bool:
-        """Whether no gradient passes through it; may be set."""
-        return self.name in self.program.no_gradient
-
-    @stop_gradient.setter
-    def stop_gradient(self, stop: bool) -> None:
-        (self.program.no_gradient.add if stop else self.program.no_gradient.discard)(self.name)
-
-    def astype(self, dtype: Any) -> Variable:
-        """Return it cast to an element type, which mixed precision respects, even if it has that type now."""
-        return self._wrap(self.program.builder().explicit_cast(self.value, parse_dtype(dtype)))
-
-    def _wrap(self, value: ir.Value) -> Variable:
-        return Variable(self.program, str(value.name))
-
-    def _with(self, op_type: str, other: Any, *, swapped: bool = False) -> Variable:
-        from amp_transpiler.program.operands import is_operand, operate  # here: only who builds a program needs it
-
-        if not isinstance(other, Variable) and not is_operand(other):
-            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
-        if isinstance(other, Variable) and other.program is not self.program:
-            raise InputError(f"'{self.name}' and '{other.name}' are of two programs: build in one program_guard")
-        operand = other.value if isinstance(other, Variable) else other
-        return self._wrap(operate(self.program.builder(), op_type, self.value, operand, swapped=swapped))
-
-    def _alone(self, op_type: str) -> Variable:
-        return self._wrap(self.program.builder().op(op_type, [self.value]))
-
-
-class _ProgramBuilder(GraphBuilder):
-    """Appends to a program: marks nodes with role and regions, and registers new values with the program."""
-
-    def __init__(self, program: Program, role: Role, sibling: _ProgramBuilder | None) -> None:
-        names = NameAllocator(program.model, program.used_names) if sibling is None else sibling.names
-        super().__init__(program.model, names=names, shares=sibling)
-        self._program = program
-        self._role = role
-
-    def node_metadata(self) -> dict[str, str]:
-        metadata = dict(self.metadata)
-        if self._role != "forward":
-            metadata[ROLE_KEY] = self._role
-        if region := current_region():
-            metadata[REGION_KEY] = region
-        if function := built_by():
-            metadata[BUILT_BY_KEY] = function
-        if label := operator_label():
-            metadata[OPERATOR_KEY] = label
-        return metadata
-
-    def on_node(self, node: ir.Node) -> None:
-        mark_line(node)
-
-    def check(self, node: ir.Node) -> None:
-        """Refuse a node that ONNX accepts and that cannot be computed.
-
-        Raises:
-            MisfitError: the shapes of its inputs do not fit the operator.
-        """
-        if node.op_type not in LEFT_TO_US or self._role != "forward" or not self._program.is_built:
-            return
-        if wrong_shape(node) is not None:
-            raise MisfitError(misfit(node, self.opset, ""))
-
-    def on_created(self, values: Iterable[ir.Value]) -> None:
-        for value in values:
-            if self.graph is self.model.graph or value.is_initializer():
-                self._program.remember(value)
-            else:
-                self._program.found_inside([value])
 
 
 def _empty_model() -> ir.Model:

@@ -5,32 +5,45 @@ The functions on tensors are methods of variables, too. A layer above provides t
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
+import onnx_ir as ir
 
+from amp_transpiler.errors import InputError
+from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.program.hooks import variable_methods
+from amp_transpiler.program.variable_properties import VariableProperties
 
 __all__ = ["VariableOperators"]
 
 
-class VariableOperators(abc.ABC):
+class VariableOperators(VariableProperties):
     """The operators of `Variable`."""
 
     __array_ufunc__ = None  # makes numpy leave operators between arrays and variables to this class
 
-    name: str
+    def astype(self, dtype: Any) -> Self:
+        """Return it cast to an element type, which mixed precision respects, even if it has that type now."""
+        return self._wrap(self.program.builder().explicit_cast(self.value, parse_dtype(dtype)))
 
-    @abc.abstractmethod
+    def _wrap(self, value: ir.Value) -> Self:
+        return type(self)(self.program, str(value.name))
+
     def _with(self, op_type: str, other: Any, *, swapped: bool = False) -> Self:
-        """Append an operator on this and another operand; `NotImplemented` for an operand of another kind."""
+        from amp_transpiler.program.operands import is_operand, operate  # here: only who builds a program needs it
 
-    @abc.abstractmethod
+        if not isinstance(other, VariableOperators) and not is_operand(other):
+            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol: the other operand is tried next
+        if isinstance(other, VariableOperators) and other.program is not self.program:
+            raise InputError(f"'{self.name}' and '{other.name}' are of two programs: build in one program_guard")
+        operand = other.value if isinstance(other, VariableOperators) else other
+        return self._wrap(operate(self.program.builder(), op_type, self.value, operand, swapped=swapped))
+
     def _alone(self, op_type: str) -> Self:
-        """Append an operator on this operand."""
+        return self._wrap(self.program.builder().op(op_type, [self.value]))
 
     def __add__(self, other: Any) -> Self:
         return self._with("Add", other)

@@ -15,7 +15,7 @@ import sys
 import amp_transpiler as amp
 program = amp.load("m.onnx")
 x = program.global_block().var("x")
-PROVIDERS = ("amp_transpiler.paddle.tensor.methods", "amp_transpiler.paddle.static.io")
+PROVIDERS = [f"amp_transpiler.paddle.{name}" for name in ("tensor.methods", "static.io", "static.program")]
 assert not [name for name in PROVIDERS if name in sys.modules], "loading needs no provider"
 """
 
@@ -31,6 +31,10 @@ assert {"reshape", "T", "shape"} <= set(dir(x))
     "static.io": """
 assert program.state_dict() == {}
 program.set_state_dict({})
+""",
+    "static.program": """
+assert [op.type for op in program.ops] == ["matmul_v2"]
+assert program.clone(for_test=True).num_blocks == 1
 """,
 }
 

@@ -13,6 +13,7 @@ from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.regions import inside_region_of
 from amp_transpiler.graph.roles import ROLE_KEY
+from amp_transpiler.paddle.framework.build_record import build_record
 from amp_transpiler.paddle.framework.rollback import all_or_nothing
 from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_loss
 from amp_transpiler.paddle.framework.without_gradient import few, warn_without_gradient, why_without_gradient
@@ -149,7 +150,7 @@ def _follow_custom_gradients(program: Program, started: dict[ir.Value, ir.Value]
     What a layer returns hangs on nothing: gradients stop there, and start again at the layer's inputs.
     """
     builder = program.builder("backward")
-    for inputs, outputs, function in reversed(program.custom_gradients):
+    for inputs, outputs, function in reversed(build_record(program).custom_gradients):
         if any(program.find(name) is None for name in (*inputs, *outputs)):
             continue  # of a clone that has lost it
         ends = [program.value(name) for name in outputs]

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.paddle.framework.build_record import build_record
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program
 from amp_transpiler.paddle.framework.random import drawing_state, generator, global_seed, turn_of
 from amp_transpiler.program.program import Persistable, Program, Variable
@@ -150,8 +151,9 @@ def _set_initial(startup: Program, persistable: Persistable, op_type: str, of: i
 def renew_draws(startup: Program) -> None:
     """Let a program draw its initial values again, if the seed was set since they were drawn."""
     state = (startup.random_seed, drawing_state())
-    if startup.drawn and startup.drawn_with != state:
-        startup.drawn_with = state
+    record = build_record(startup)
+    if record.drawn and record.drawn_with != state:
+        record.drawn_with = state
         startup.version += 1
 
 
@@ -160,15 +162,15 @@ def _random_initial(
 ) -> ir.Value:
     name = persistable.name
     if persistable.kind != "state":  # the seed of Dropout takes no turn, so that weights are the same without Dropout
-        startup.drawn.append(name)
+        build_record(startup).drawn.append(name)
 
     def draw() -> ir.TensorProtocol:
         if persistable.kind == "state":
             random = generator(startup.random_seed or global_seed(), name)
         elif startup.random_seed:
-            random = generator(startup.random_seed, startup.drawn.index(name))
+            random = generator(startup.random_seed, build_record(startup).drawn.index(name))
         else:
-            random = generator(global_seed(), turn_of(name, startup.drawn))
+            random = generator(global_seed(), turn_of(name, build_record(startup).drawn))
         return ir.Tensor(np.asarray(initial(random, shape)).astype(dtype.numpy()), dtype=dtype)
 
     return _lazy_initial(startup, name, shape, dtype, draw)

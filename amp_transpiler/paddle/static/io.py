@@ -24,7 +24,7 @@ from amp_transpiler.paddle.static.stored import Stored, open_stored
 from amp_transpiler.paddle.static.tensor_file import with_suffix, write_tensors
 from amp_transpiler.phrases import first_few
 from amp_transpiler.program.program import Program, Variable
-from amp_transpiler.program.state_dictionary import Mode
+from amp_transpiler.program.static_program import Mode
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.systems.paddle.master_weights import master_name, newer_value
 

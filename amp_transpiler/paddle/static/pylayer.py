@@ -7,6 +7,7 @@ from typing import Any
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.paddle.building import emit, program_of
+from amp_transpiler.paddle.framework.build_record import build_record
 from amp_transpiler.program.program import Variable
 
 __all__ = ["static_pylayer"]
@@ -46,5 +47,6 @@ def static_pylayer(
     if backward_fn is None:
         program.no_gradient.update(variable.name for variable in outer)
     else:
-        program.custom_gradients.append(([x.name for x in inputs], [x.name for x in outer], backward_fn))
+        gradients = build_record(program).custom_gradients
+        gradients.append(([x.name for x in inputs], [x.name for x in outer], backward_fn))
     return type(made)(outer) if several else outer[0]

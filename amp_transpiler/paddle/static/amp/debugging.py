@@ -10,6 +10,7 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.paddle.framework.programs import default_main_program
 from amp_transpiler.paddle.static.operator_stats import OperatorStats, count_operators, print_operator_stats
+from amp_transpiler.paddle.static.program import working_type
 from amp_transpiler.paddle.static.tensor_checker import (
     DebugMode,
     TensorCheckerConfig,
@@ -17,7 +18,6 @@ from amp_transpiler.paddle.static.tensor_checker import (
     enable_tensor_checker,
 )
 from amp_transpiler.program.program import Program
-from amp_transpiler.view.operators import working_type
 
 __all__ = [
     "DebugMode",

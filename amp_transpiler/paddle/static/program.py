@@ -1,24 +1,29 @@
-"""A program as Paddle shows it: blocks of operators with Paddle's names."""
+"""What Paddle's `static.Program` does beside an ONNX model: blocks of Paddle's operators, and a program for tests.
+
+`Program` asks for it through `program/hooks.py`. `paddle/static/io.py` reads and sets its state in a scope, and
+`paddle/framework/build_record.py` is what layers note in it while they build it.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.operator_class import operator_class
 from amp_transpiler.graph.origins import BUILT_BY_KEY, OPERATOR_KEY
-from amp_transpiler.graph.roles import Role, role_of
-from amp_transpiler.graph.walk import bodies
+from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.walk import all_nodes, bodies
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.vocabulary import paddle_names
+from amp_transpiler.paddle.static.inference import switch_to_inference
+from amp_transpiler.program.blocks import Block, Operator
+from amp_transpiler.program.program import Program
 
-__all__ = ["Block", "Operator", "blocks_of", "working_type"]
+__all__ = ["blocks_of", "keep_only_inference", "working_type"]
 
 # The name that Paddle's static programs use today, where the table knows several for an ONNX operator.
 _CURRENT_NAMES = {
@@ -46,98 +51,12 @@ _CURRENT_NAMES = {
 _WITH_BIAS = frozenset({"Conv", "ConvTranspose", "Gemm"})  # their third input is an operator of its own in Paddle
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Operator:
-    """One of Paddle's operators: a node, part of a node, or the nodes of one parameter's update.
-
-    Attributes:
-        type: Paddle's name; ONNX's for an operator that Paddle does not have. Those of the backward pass end in
-            `@grad`: a gradient here is as many operators as its formula has.
-        inputs: slot -> names of values. An optimizer's are `Param` and `Grad`; the others have one, `X`.
-        outputs: slot -> names of values. There is one, `Out`.
-        dtype: the element type it computes in; None if it reads and writes no tensors.
-        role: the part of a training step it belongs to.
-        attributes: an optimizer has `multi_precision`; nodes have those of ONNX.
-    """
-
-    type: str
-    inputs: Mapping[str, tuple[str, ...]]
-    outputs: Mapping[str, tuple[str, ...]]
-    dtype: ir.DataType | None
-    role: Role
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def input_names(self) -> list[str]:
-        """The input slots."""
-        return list(self.inputs)
-
-    @property
-    def output_names(self) -> list[str]:
-        """The output slots."""
-        return list(self.outputs)
-
-    @property
-    def input_arg_names(self) -> list[str]:
-        """The names of the values it reads."""
-        return [name for names in self.inputs.values() for name in names]
-
-    @property
-    def output_arg_names(self) -> list[str]:
-        """The names of the values it makes."""
-        return [name for names in self.outputs.values() for name in names]
-
-    def input(self, slot: str) -> list[str]:
-        """Return the names of the values in an input slot."""
-        return list(self.inputs.get(slot, ()))
-
-    def output(self, slot: str) -> list[str]:
-        """Return the names of the values in an output slot."""
-        return list(self.outputs.get(slot, ()))
-
-    def has_attr(self, name: str) -> bool:
-        """Whether it has an attribute."""
-        return name in self.attributes
-
-    def attr(self, name: str) -> Any:
-        """Return the value of an attribute.
-
-        Raises:
-            KeyError: it has no such attribute.
-        """
-        return self.attributes[name]
-
-    def all_attrs(self) -> dict[str, Any]:
-        """Return every attribute by its name."""
-        return dict(self.attributes)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Block:
-    """A graph of a program: the main one, or a body of control flow.
-
-    Attributes:
-        idx: its number; 0 is the main graph.
-        ops: its operators, in their order.
-        var: returns a variable of the main graph by its name.
-    """
-
-    idx: int
-    ops: Sequence[Operator]
-    var: Callable[[str], Any]
-
-
-def blocks_of(graph: ir.Graph, var: Callable[[str], Any]) -> list[Block]:
-    """Return the main graph and the bodies of its control flow, outer ones first.
-
-    Args:
-        graph: the main graph of a program.
-        var: returns a variable of the main graph by its name.
-    """
-    graphs = [graph]
+def blocks_of(program: Program) -> list[Block]:
+    """Return the main graph and the bodies of its control flow, outer ones first."""
+    graphs: list[ir.Graph] = [program.model.graph]
     for outer in graphs:  # grows while it is read
         graphs.extend(body for node in outer for _, body in bodies(node))
-    return [Block(number, list(_operators(block_graph)), var) for number, block_graph in enumerate(graphs)]
+    return [Block(number, list(_operators(graph)), program.var) for number, graph in enumerate(graphs)]
 
 
 def _operators(graph: Iterable[ir.Node]) -> Iterator[Operator]:
@@ -202,3 +121,17 @@ def working_type(node: ir.Node) -> ir.DataType | None:
         if value is not None and value.dtype is not None and value.dtype.is_floating_point():
             return value.dtype
     return node.outputs[0].dtype if node.outputs else None
+
+
+def keep_only_inference(program: Program) -> None:
+    """Take out of a program what `clone(for_test=True)` leaves out: backward pass, optimizer and what they need."""
+    switch_to_inference(program.model)
+    graph = program.model.graph
+    program.updates.clear()
+    read = {str(value.name) for node in all_nodes(program.model) for value in node.inputs if value is not None}
+    for name, info in list(program.persistables.items()):
+        if info.kind == "state" and name not in read:
+            graph.inputs.remove(program.value(name))
+            del program.persistables[name]
+    program.touch()
+    program.outputs = [name for name in program.outputs if program.find(name) is not None]

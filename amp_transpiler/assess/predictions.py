@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.assess.risks import risks
 from amp_transpiler.conversion import convert, written_traffic
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
@@ -22,7 +23,6 @@ from amp_transpiler.precision.reasons import reason_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.record import DecisionRow, PredictedTimes, ReportRecord
-from amp_transpiler.report.risks import risks
 from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
 from amp_transpiler.targets.devices import Device
