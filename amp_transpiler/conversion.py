@@ -31,7 +31,6 @@ from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
-from amp_transpiler.passes.guard_statistics import GuardStatistics
 from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.import_domains import ImportDomains
@@ -52,7 +51,6 @@ from amp_transpiler.passes.skip_identities import SkipIdentities
 from amp_transpiler.passes.spell_defaults import SpellDefaults
 from amp_transpiler.passes.spell_norms import SpellNorms
 from amp_transpiler.passes.standard_opset import OpsetConversionError
-from amp_transpiler.passes.training.split_gemm_updates import SplitGemmUpdates
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
@@ -75,11 +73,13 @@ from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.targets.kernel_table import is_within
+from amp_transpiler.training_passes.guard_statistics import GuardStatistics
+from amp_transpiler.training_passes.split_gemm_updates import SplitGemmUpdates
 from amp_transpiler.view.outline import outline
 
 if TYPE_CHECKING:
+    from amp_transpiler.cost import NodeCost
     from amp_transpiler.precision.balance import Aim, Candidate
-    from amp_transpiler.precision.cost import NodeCost
 
 __all__ = [
     "Conversion",
@@ -134,7 +134,7 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
     prepare(program, policy, ranges)
     if program.has_variables:
         from amp_transpiler.passes.raise_low_nodes import RaiseLowNodes
-        from amp_transpiler.passes.training.split_biases import SplitBiases
+        from amp_transpiler.training_passes.split_biases import SplitBiases
 
         run_pass(
             RaiseLowNodes(_forward(program, policy, policy.rules.raises), set(program.updates.values())), program.model
@@ -438,8 +438,8 @@ def candidate_of(program: Program, policy: Policy, *, written: bool = True) -> C
         policy: has the device, and the sizes of open dimensions.
         written: whether it is a result, which is written with all of its shapes.
     """
+    from amp_transpiler.cost import find_device, predicted, traffic
     from amp_transpiler.precision.balance import Candidate
-    from amp_transpiler.precision.cost import find_device, predicted, traffic
 
     costs = written_traffic(program.model, policy) if written else traffic(program.model, policy.dims, fuse=True)
     return Candidate(predicted(costs, find_device(policy.device)).milliseconds, sum(tensor_bytes(program.model)))
@@ -447,7 +447,7 @@ def candidate_of(program: Program, policy: Policy, *, written: bool = True) -> C
 
 def written_traffic(converted: ir.Model, policy: Policy) -> list[NodeCost]:
     """Return the costs by which a converted model's time is predicted, wherever one is reported: those of its file."""
-    from amp_transpiler.precision.cost import traffic
+    from amp_transpiler.cost import traffic
 
     return traffic(converted, policy.dims, fuse=True, written=True)
 

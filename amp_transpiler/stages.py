@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, as_its_source, predict_times
+from amp_transpiler.child_process.child import start_early
 from amp_transpiler.conversion import adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.files.copy_files import copy_model
@@ -21,7 +22,6 @@ from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
 from amp_transpiler.options.conversion import ConversionOptions
-from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.plan import policy_for
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -35,8 +35,8 @@ from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.program_names import limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.releases import choose_release, installed_version
+from amp_transpiler.training_passes.aids import add_training_aids
 from amp_transpiler.verification.check_file import check_result
-from amp_transpiler.verification.child import start_early
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
 from amp_transpiler.verification.verify import Basis, check_source, convert_and_compare
 

@@ -6,7 +6,7 @@
     python lab/bench_cost.py CORPUS --only bert      # models whose path holds a word
     python lab/bench_cost.py CORPUS --json FILE      # keeps all numbers; what is in the file is not counted again
 
-Predicted: `amp_transpiler.precision.cost`, from the file alone: what ONNX Runtime will fuse, fold and leave to the
+Predicted: `amp_transpiler.cost`, from the file alone: what ONNX Runtime will fuse, fold and leave to the
 host is worked out from its nodes. Counted: ONNX Runtime's CUDA provider on stand-ins (`lab/launches.py`), which
 launches everything and computes nothing. Both at the sizes of the corpus' inputs. Forms: the model as it is, and what
 `transpile` makes of it at levels auto and O2 in float16, without verification.
@@ -60,8 +60,8 @@ def measure(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[For
 
 def predicted(path: pathlib.Path, inputs: pathlib.Path | None) -> Record:
     """Return what the cost model says of a file at the sizes of given inputs."""
+    from amp_transpiler.cost import find_device, predict
     from amp_transpiler.files.loading import load
-    from amp_transpiler.precision.cost import find_device, predict
 
     model = load(path).model
     dims = sized(model, shapes_of(inputs))

@@ -15,7 +15,7 @@ and RAF's BERT as in their documents, two ResNets, a transformer of four layers,
 compiled_training, torch and compiled: PyTorch's, eager and compiled, with a fused optimizer and a scaler; options:
 options of the provider against each other; models: a folder of models with MODEL.inputs.npz beside; nodes: ONNX's node
 cases. Outputs are compared with float32 and with the emulation on the CPU. Kernels are counted by CUPTI. Every time of
-ours stands beside what `amp_transpiler.precision.cost` predicted from the graph that ran.
+ours stands beside what `amp_transpiler.cost` predicted from the graph that ran.
 
 Each part runs in a process of its own with a limit in time; what fails, hangs or does not fit is named, and the rest
 goes on. OUT gets DATE-DEVICE.jsonl, which is whole after every part, and DATE-DEVICE.errors.txt: in full what failed.
@@ -33,7 +33,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
-from amp_transpiler.precision.cost import DEVICES
+from amp_transpiler.cost import DEVICES
 from amp_transpiler.runtime.cuda import cuda_problem, driver_device_count
 from gpu import models, page, table
 from gpu.names import (

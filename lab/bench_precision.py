@@ -17,7 +17,7 @@ Without one its columns are empty. Each is called as its documentation says (`pr
 data on which all results are compared: the corpus' inputs, or made-up ones, in one file. What they write is held to
 the rules that hold for us: onnx.checker, ONNX Runtime opens it, and the float32 program that rounds where it rounds
 gives no output beyond 2 %. `time` is `prefer="time"` with that tolerance named, so that the data may overrule rules
-that hold where there are none. Predicted is by `amp_transpiler.precision.cost` at the sizes of that data. Seconds are
+that hold where there are none. Predicted is by `amp_transpiler.cost` at the sizes of that data. Seconds are
 those of the CPU (user and system, children included), after imports; reading the model counts for us alone.
 """
 
@@ -67,7 +67,7 @@ def study(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[str],
         pythons: converter -> the Python that has it; the others are left out.
         most: CPU seconds that a converter may take.
     """
-    from amp_transpiler.verification.child import start_early
+    from amp_transpiler.child_process.child import start_early
 
     start_early()
     case = Case.of(path, inputs)
@@ -153,8 +153,8 @@ class Case:
     """
 
     def __init__(self, reference: Any) -> None:
+        from amp_transpiler.cost import open_dims
         from amp_transpiler.graph.walk import all_nodes
-        from amp_transpiler.precision.cost import open_dims
         from amp_transpiler.precision.limits import Limits
 
         self._reference, self._limits = reference, Limits(tolerance=precision_page.TOLERANCE)
@@ -307,9 +307,9 @@ def refusal(path: pathlib.Path) -> str:
 
 def facts(program: Any, dims: Mapping[str, int]) -> Record:
     """Return casts, low nodes, launches and predicted milliseconds of a form."""
+    from amp_transpiler.cost.node_costs import traffic
     from amp_transpiler.graph.types import propagate_types
     from amp_transpiler.graph.walk import all_nodes
-    from amp_transpiler.precision.cost.node_costs import traffic
     from amp_transpiler.view.outline import precision_of
 
     typed = program.model.clone()
@@ -324,14 +324,14 @@ def facts(program: Any, dims: Mapping[str, int]) -> Record:
 
 def _of_model(model: Any, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of the dimensions that a model has."""
-    from amp_transpiler.precision.cost import open_dims
+    from amp_transpiler.cost import open_dims
 
     return {name: size for name, size in dims.items() if name in open_dims(model)}
 
 
 def times(program: Any, dims: Mapping[str, int]) -> Record:
     """Return launches and predicted milliseconds at given sizes."""
-    from amp_transpiler.precision.cost import find_device, predict
+    from amp_transpiler.cost import find_device, predict
 
     made = predict(program.model, find_device(DEVICE), _of_model(program.model, dims), fuse=True)
     return {"launches": made.launches, "ms": made.milliseconds}

@@ -25,8 +25,8 @@ from typing import Any, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from amp_transpiler.precision.cost import DEVICES, NodeCost, predicted
-from amp_transpiler.precision.cost.work import is_measured, seconds_of
+from amp_transpiler.cost import DEVICES, NodeCost, predicted
+from amp_transpiler.cost.work import is_measured, seconds_of
 from amp_transpiler.targets.price_list import price_list
 from priced_pairs import Pair, pairs
 from priced_programs import LISTS, costs_of_lines, lines_of, parse_lines

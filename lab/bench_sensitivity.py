@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.remote import open_plain
 from amp_transpiler.conversion import prepare
 from amp_transpiler.files.loading import load
 from amp_transpiler.graph.builder import GraphBuilder
@@ -37,7 +38,6 @@ from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.verification.accuracy import make_reference
 from amp_transpiler.verification.fixed_sample import SettledProgram, settle
 from amp_transpiler.verification.low_twins import Twins
-from amp_transpiler.verification.remote import open_plain
 from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "sensitivity.md"

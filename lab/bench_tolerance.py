@@ -156,14 +156,14 @@ class Bisection:
 
     def float32(self) -> Record:
         """Return the figures of the program as it is."""
-        from amp_transpiler.precision.cost import find_device, predict
+        from amp_transpiler.cost import find_device, predict
 
         milliseconds = predict(self.prepared.model, find_device(self.policy.device), {}, fuse=True).milliseconds
         return {"error": 0.0, "low": 0, "computing": 0, "casts": 0, "ms": milliseconds}
 
     def record(self, made: Any) -> Record:
         """Return the figures of a conversion."""
-        from amp_transpiler.precision.cost import find_device, predict
+        from amp_transpiler.cost import find_device, predict
 
         made_by = made.conversion.assignment.decisions
         decisions = made_by.values()
@@ -458,8 +458,8 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
     import amp_transpiler as amp
+    from amp_transpiler.child_process.child import RUN_ERRORS
     from amp_transpiler.verification.accuracy import CannotCompare
-    from amp_transpiler.verification.child import RUN_ERRORS
 
     failing: tuple[type[Exception], ...] = (amp.AmpError, CannotCompare, TimeoutError, *RUN_ERRORS)
     everything = read(options.json)

@@ -11,7 +11,7 @@ Ours: launches, copies and memory of ONNX Runtime's CUDA provider on stand-ins f
 (`lab/launches.py`: Linux on x86-64, gcc, binutils and the GPU wheel; without them only the CPU's part runs). "In
 use" is what tensors take, exactly; "reserved" is what the arena takes from the device, the least of three layouts of
 addresses. Bytes moved are what the kernels of the graph that ONNX Runtime made read and write, each tensor once, and
-milliseconds are a model (`amp_transpiler.precision.cost`). PyTorch: eager mode with fused attention and a fused
+milliseconds are a model (`amp_transpiler.cost`). PyTorch: eager mode with fused attention and a fused
 optimizer, counted operator by operator on tensors without contents (`lab/torch_counts.py`). On the CPU: one thread,
 float32, steps of both in turns. The networks are in `lab/programs`.
 """
@@ -29,7 +29,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from amp_transpiler.precision.cost import DEVICES
+from amp_transpiler.cost import DEVICES
 from programs import leftover, training_page
 from programs.sizes import NETWORKS, small
 

@@ -27,7 +27,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is 
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
-from amp_transpiler.precision.cost import predicted as cost_of_run, traffic
+from amp_transpiler.cost import predicted as cost_of_run, traffic
 from amp_transpiler.report.wording import percent
 from amp_transpiler.targets.devices import DEFAULT_DEVICE
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.precision.cost import Device, predict
+from amp_transpiler.cost import Device, predict
 
 __all__ = ["Pair", "pairs"]
 

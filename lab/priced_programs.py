@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost import NodeCost, traffic
+from amp_transpiler.cost.operators import SCATTERS, in_place
+from amp_transpiler.cost.shapes import Sizes, sizes_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.precision.cost import NodeCost, traffic
-from amp_transpiler.precision.cost.operators import SCATTERS, in_place
-from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 
 __all__ = ["LISTS", "Line", "costs_of_lines", "lines_of", "parse_lines"]
 

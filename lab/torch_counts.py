@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from amp_transpiler.precision.cost import Device, Kernel, time_of
+from amp_transpiler.cost import Device, Kernel, time_of
 from amp_transpiler.targets.devices import Rate
 from programs.in_torch import loss_of, model_of
 from programs.sizes import Network, feeds_of

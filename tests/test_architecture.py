@@ -97,17 +97,17 @@ def imported(path):
 
 def test_verification_runs_onnx_runtime_in_its_child_alone():
     opens = ("onnxruntime", "amp_transpiler.runtime.session", "amp_transpiler.runtime.executor")
-    files = list((PACKAGE / "verification").glob("*.py"))
+    files = [path for room in ("child_process", "verification") for path in (PACKAGE / room).glob("*.py")]
     found = {path.name for path in files if any(name.startswith(opens) for name in imported(path))}
     # The child, the memory that it gives its sessions, and the values that it keeps.
-    assert found == {"worker.py", "child_memory.py", "child_values.py"}
-    of_child = ("amp_transpiler.verification.child_memory", "amp_transpiler.verification.child_values")
+    assert found == {"worker.py", "memory.py", "values.py"}
+    of_child = ("amp_transpiler.child_process.memory", "amp_transpiler.child_process.values")
     readers = {path.name for path in files if any(name.startswith(of_child) for name in imported(path))}
     assert readers == {"worker.py"}
 
 
 def test_a_file_of_passes_has_one_pass():
-    for path in (PACKAGE / "passes").rglob("*.py"):
+    for path in (path for room in ("passes", "training_passes") for path in (PACKAGE / room).rglob("*.py")):
         classes = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
         passes = [c.name for c in classes if any(ast.unparse(base).startswith("Pass[") for base in c.bases)]
         assert len(passes) <= 1, path

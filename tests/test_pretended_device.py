@@ -20,7 +20,7 @@ ABOUT_DEVICES = (
 PROGRAM = """
 import json, os
 from amp_transpiler.runtime.places import default_place
-from amp_transpiler.verification.child import default_place_name
+from amp_transpiler.child_process.child import default_place_name
 
 found = [[str(default_place()), default_place_name()]]
 os.environ["AMP_TRANSPILER_PLACE"] = "cpu"

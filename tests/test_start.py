@@ -28,7 +28,7 @@ amp.Session("m.fp16.onnx", amp.CPUPlace())
 TRANSPILE = "import amp_transpiler as amp\namp.transpile('m.onnx', 'r.onnx', cache=False)\n"
 COMMAND = "from amp_transpiler.cli import main\nassert main(['m.onnx', '-o', 'r.onnx', '-q', '--no-cache']) == 0\n"
 WORKER = """
-import amp_transpiler.verification.worker
+import amp_transpiler.child_process.worker
 import amp_transpiler.runtime.session
 """
 

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from amp_transpiler.assess.risks import risks
 from amp_transpiler.conversion import convert, written_traffic
+from amp_transpiler.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
+from amp_transpiler.cost.node_prices import Prices
+from amp_transpiler.cost.shapes import open_dims
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.precision.cost import NodeCost, find_device, pays_from, predicted, prices, traffic
-from amp_transpiler.precision.cost.node_prices import Prices
-from amp_transpiler.precision.cost.shapes import open_dims
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.histogram import NO_NUMBERS
 from amp_transpiler.precision.policy import Objective, Policy

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from amp_transpiler.child_process.process import start_ahead
 from amp_transpiler.cli.options import Options
-from amp_transpiler.verification.child_process import start_ahead
 
 __all__ = ["start_checker"]
 

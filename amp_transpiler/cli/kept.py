@@ -96,10 +96,10 @@ class Kept:
 
 def _question(job: Job, options: Options) -> str:
     """Return the digest of all that a conversion depends on."""
+    from amp_transpiler.child_process.child import default_place_name, hardware_name
     from amp_transpiler.files.digest import new_digest
     from amp_transpiler.files.occupied import files_of
     from amp_transpiler.report.as_json import package_versions
-    from amp_transpiler.verification.child import default_place_name, hardware_name
     from amp_transpiler.verification.evidence_cache import in_words
 
     conversion = options.conversion

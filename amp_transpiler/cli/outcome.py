@@ -163,11 +163,11 @@ def _rename(outcome: Outcome, temporary: dict[str, str]) -> None:
 
 def _benchmark(source: Any, file: pathlib.Path, report: Report, inputs: str | None) -> BenchmarkResult | None:
     """Measure both models. The result is already written, so a failure is only a warning."""
+    from amp_transpiler.child_process.child import RUN_ERRORS
+    from amp_transpiler.child_process.remote import open_program
     from amp_transpiler.runtime.benchmark import benchmark
     from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
-    from amp_transpiler.verification.child import RUN_ERRORS
     from amp_transpiler.verification.inputs import given_inputs
-    from amp_transpiler.verification.remote import open_program
     from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs
 
     low = report.program if report.destination is None else report.destination

@@ -40,9 +40,9 @@ from amp_transpiler.precision.thresholds import ThresholdFaults
 from amp_transpiler.precision.values import decide_values
 
 if TYPE_CHECKING:
+    from amp_transpiler.cost.fused_patterns import Match
     from amp_transpiler.precision.cheapest_assignment import OpenDecisions
     from amp_transpiler.precision.cut_network import Choices, Weights
-    from amp_transpiler.precision.fused_patterns import Match
 
 __all__ = ["OpenChoices", "assign", "open_choices"]
 
@@ -123,7 +123,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     together: list[Collection[ir.Node]] = [*wholes, *assigner.tied(decisions)]
     weights: Weights = LowWeights(wholes)
     if policy.objective == "time":
-        from amp_transpiler.precision.cost import find_device, prices
+        from amp_transpiler.cost import find_device, prices
         from amp_transpiler.precision.least_time import fastest
 
         priced = prices(model, policy.low, find_device(policy.device), policy.dims, wholes)
@@ -251,7 +251,7 @@ class _Assigner:
     def _judge(self) -> None:
         """Find what is unsafe in the low format, and what only looks so."""
         # Other systems' levels ask for none of this.
-        from amp_transpiler.precision.fused_patterns import NORMALISATION, Match, matches
+        from amp_transpiler.cost.fused_patterns import NORMALISATION, Match, matches
         from amp_transpiler.precision.known_shapes import KnownShapes
         from amp_transpiler.precision.near_zero import near_zero
         from amp_transpiler.precision.range_growth import GROWS, degrees, growing, touches_growing

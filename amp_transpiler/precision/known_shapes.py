@@ -13,7 +13,7 @@ from amp_transpiler.graph.sizes import Sizes as Symbols
 from amp_transpiler.graph.walk import all_nodes
 
 if TYPE_CHECKING:
-    from amp_transpiler.precision.cost.shapes import Sizes
+    from amp_transpiler.cost.shapes import Sizes
 
 __all__ = ["KnownShapes", "OpenShape"]
 
@@ -99,13 +99,13 @@ class KnownShapes:
 
     @functools.cached_property
     def _usual(self) -> Mapping[str, int]:
-        from amp_transpiler.precision.cost.shapes import open_dims
+        from amp_transpiler.cost.shapes import open_dims
 
         return {**open_dims(self._model), **self._dims}
 
     @functools.cached_property
     def _sizes(self) -> Sizes:
-        from amp_transpiler.precision.cost.shapes import sizes_of
+        from amp_transpiler.cost.shapes import sizes_of
 
         return sizes_of(self._model, self._dims)
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.precision.cost.node_prices import Prices
-from amp_transpiler.precision.cost.prediction import Kernel
+from amp_transpiler.cost.node_prices import Prices
+from amp_transpiler.cost.prediction import Kernel
 from amp_transpiler.precision.cut_network import Choices, Weights, is_cast
 from amp_transpiler.precision.cut_weights import TimeWeights
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.precision.cost.shapes import Sizes
 
 __all__ = ["terms"]
 

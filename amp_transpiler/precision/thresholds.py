@@ -81,7 +81,7 @@ class ThresholdFaults:
         self._thresholds, self._ranges = thresholds, ranges
         self._terms: Callable[[ir.Node], int] | None = None
         if thresholds.depth < math.inf:
-            from amp_transpiler.precision.cost.shapes import sizes_of
+            from amp_transpiler.cost.shapes import sizes_of
             from amp_transpiler.precision.reductions import terms
 
             self._terms = functools.partial(terms, sizes=sizes_of(model, dims))

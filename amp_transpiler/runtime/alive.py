@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.operators import in_place
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import bodies
-from amp_transpiler.passes.training import VIEWS
-from amp_transpiler.precision.cost.operators import in_place
+from amp_transpiler.training_passes import VIEWS
 
 __all__ = ["Memory", "bytes_of", "reads"]
 

@@ -17,15 +17,6 @@ from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.manager import PassManager
-from amp_transpiler.passes.training import (
-    AddInPlace,
-    FuseBiases,
-    FuseSkipNorms,
-    PlainForCpu,
-    SimplifyConcats,
-    SliceKnownRows,
-    SplitScatters,
-)
 from amp_transpiler.program.assemble import Assembled, assemble
 from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.program.packed_state import Stack
@@ -42,6 +33,15 @@ from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.step_graphs import StepGraph, open_capturing
 from amp_transpiler.runtime.step_options import StepOptions
+from amp_transpiler.training_passes import (
+    AddInPlace,
+    FuseBiases,
+    FuseSkipNorms,
+    PlainForCpu,
+    SimplifyConcats,
+    SliceKnownRows,
+    SplitScatters,
+)
 
 __all__ = ["CompiledStep", "Watch", "compile_step", "open_ready", "open_step"]
 

@@ -18,7 +18,13 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.passes.training import (
+from amp_transpiler.program.assemble import Assembled
+from amp_transpiler.program.fed_shapes import specialise
+from amp_transpiler.program.low_values import has_low_values
+from amp_transpiler.program.program import Program
+from amp_transpiler.runtime.places import Place
+from amp_transpiler.targets import CUDA
+from amp_transpiler.training_passes import (
     CPU_WORTH,
     CUDA_WORTH,
     CancelTransposes,
@@ -47,12 +53,6 @@ from amp_transpiler.passes.training import (
     WriteInPlace,
     is_recompute_asked,
 )
-from amp_transpiler.program.assemble import Assembled
-from amp_transpiler.program.fed_shapes import specialise
-from amp_transpiler.program.low_values import has_low_values
-from amp_transpiler.program.program import Program
-from amp_transpiler.runtime.places import Place
-from amp_transpiler.targets import CUDA
 
 __all__ = [
     "RANDOM_SEED",
@@ -83,7 +83,7 @@ def ready_to_open(
     With `worth`, the updates of equal parameters are computed together where that pays. Activations are computed again
     with `recompute`, or if the program asks for it. Without `by_rows` batch statistics are computed as means, which
     processes that share a batch can average. `weight_gradients` is the formulation of convolutions' weight gradients;
-    see `passes.training.WeightGradients`.
+    see `training_passes.WeightGradients`.
     """
     specialise(assembled.model, shapes)
     expand_gradients(assembled.model)

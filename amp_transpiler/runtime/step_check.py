@@ -19,7 +19,6 @@ from amp_transpiler.errors import StepCheckFailed
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.training import Formulation
 from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.program.assemble import assemble
 from amp_transpiler.program.program import Program
@@ -33,6 +32,7 @@ from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.shaken import PHASE, ShakenPlace
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
+from amp_transpiler.training_passes import Formulation
 
 __all__ = ["StepCheck"]
 

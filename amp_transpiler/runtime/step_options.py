@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import get_args
 
 from amp_transpiler.errors import EnvironmentProblem, OptionError
-from amp_transpiler.passes.training import Formulation
 from amp_transpiler.runtime.gemm_options import TilingAccum, check_tiling_accum
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.provider_options import refuse_options
+from amp_transpiler.training_passes import Formulation
 
 __all__ = ["StepOptions"]
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import RemoteSession, open_program, open_source
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.training_step import TrainingStep
@@ -21,7 +23,6 @@ from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory
 from amp_transpiler.runtime.openable import AnyProgram
 from amp_transpiler.runtime.ort import error_text
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.close_labels import Watch
 from amp_transpiler.verification.compare import compare_outputs
 from amp_transpiler.verification.disk_arrays import Spill
@@ -31,7 +32,6 @@ from amp_transpiler.verification.made_up_states import with_made_up_states
 from amp_transpiler.verification.output_kind import OutputKind
 from amp_transpiler.verification.placed_kinds import read_outputs
 from amp_transpiler.verification.randomness import differing, random_upstream
-from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 from amp_transpiler.verification.rounded import RoundedOutputs, rounded_outputs
 from amp_transpiler.verification.rounding_noise import DECIDED, Nudge, changed_much
 from amp_transpiler.verification.steered import steered_samples

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import open_program
 from amp_transpiler.program.program import Program
 from amp_transpiler.verification.calibrate import PIECE
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.device_draws import DeviceRuns, outputs_of_draw
-from amp_transpiler.verification.remote import open_program
 
 __all__ = ["amplifier_of", "ancestors_of"]
 

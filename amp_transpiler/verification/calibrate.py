@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import lease
+from amp_transpiler.child_process.magnitudes import Magnitudes, measure
+from amp_transpiler.child_process.remote import RemoteSession, open_plain
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.constness import constant_of
@@ -16,11 +19,8 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.program.program import Program
-from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.fixed_sample import Surveys, inline_branches, survey, write_shapes
-from amp_transpiler.verification.magnitudes import Magnitudes, measure
 from amp_transpiler.verification.partition import Piece, cut_out, pieces
-from amp_transpiler.verification.remote import RemoteSession, open_plain
 
 __all__ = ["PIECE", "Calibration", "NamedSample", "calibrate"]
 

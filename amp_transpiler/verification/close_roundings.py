@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import open_program
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.phrases import first_few, quoted
@@ -21,8 +23,6 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, intermediate_values
-from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.rounded import rounded_outputs
 
 __all__ = ["close_roundings", "roundings_of", "share_that_differs"]

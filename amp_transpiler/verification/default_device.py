@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, TypeAlias, get_args
 
+from amp_transpiler.child_process.child import default_place_name, hardware_name
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.verification.child import default_place_name, hardware_name
 
 __all__ = ["CheckedDevice", "DeviceCheck", "checked_wish", "device_to_check"]
 

@@ -12,6 +12,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from amp_transpiler.child_process.child import RUN_ERRORS, RuntimeCrash
+from amp_transpiler.child_process.remote import RemoteSession, open_by_default, open_file
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.precision.limits import Limits
@@ -23,9 +25,7 @@ from amp_transpiler.runtime.ort import CPU_PROVIDER, error_text
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.accuracy import Reference, named_outputs
-from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash
 from amp_transpiler.verification.disk_arrays import Spill
-from amp_transpiler.verification.remote import RemoteSession, open_by_default, open_file
 from amp_transpiler.verification.structure import lacks_something
 from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst
 

@@ -14,6 +14,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
+from amp_transpiler.child_process.child import RUN_ERRORS, RuntimeCrash
+from amp_transpiler.child_process.remote import open_as_session, open_by_default, open_file, open_program
 from amp_transpiler.errors import InputError
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
@@ -22,9 +24,7 @@ from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
-from amp_transpiler.verification.child import RUN_ERRORS, RuntimeCrash
 from amp_transpiler.verification.first_states import first_states
-from amp_transpiler.verification.remote import open_as_session, open_by_default, open_file, open_program
 from amp_transpiler.verification.run_samples import RUNS, for_runs
 from amp_transpiler.verification.structure import lacks_something
 from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import RemoteSession, open_program
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32
 from amp_transpiler.passes.device_arithmetic.simulate import Simulated, simulated
@@ -21,10 +23,8 @@ from amp_transpiler.runtime.ort import CUDA_PROVIDER, error_text
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.arithmetic import DeviceArithmetic, arithmetic_of
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, named_outputs
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.output_kind import OutputKind
 from amp_transpiler.verification.placed_kinds import read_outputs
-from amp_transpiler.verification.remote import RemoteSession, open_program
 
 __all__ = [
     "DRAWS",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from amp_transpiler.cost import find_device, open_dims, predict
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.files.external_data import external_files
 from amp_transpiler.files.loading import load
@@ -19,7 +20,6 @@ from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.emulate import emulate
-from amp_transpiler.precision.cost import find_device, open_dims, predict
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from amp_transpiler.child_process.remote import RemoteSession
 from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.feeds import check_feeds
-from amp_transpiler.verification.remote import RemoteSession
 
 __all__ = ["first_states"]
 

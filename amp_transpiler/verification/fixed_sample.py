@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import Child
+from amp_transpiler.child_process.remote import open_plain
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.names import NameAllocator, adopt_initializers
 from amp_transpiler.graph.walk import bodies, is_used, reads_of
@@ -25,8 +27,6 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.program.program import Program
-from amp_transpiler.verification.child import Child
-from amp_transpiler.verification.remote import open_plain
 
 __all__ = [
     "SettledProgram",

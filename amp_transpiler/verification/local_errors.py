@@ -19,10 +19,10 @@ from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import PassManager
-from amp_transpiler.passes.training import FuseProducts, WeightGradients
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.evidence import read_key
 from amp_transpiler.program.program import Program
+from amp_transpiler.training_passes import FuseProducts, WeightGradients
 from amp_transpiler.verification.fixed_sample import drop_unread, is_quantized
 from amp_transpiler.verification.low_twins import Twins, replicate
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from amp_transpiler.child_process.child import Child
+from amp_transpiler.child_process.kept_values import KeptValue
+from amp_transpiler.child_process.remote import RemoteSession, open_plain
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.program.program import Program
-from amp_transpiler.verification.child import Child
-from amp_transpiler.verification.kept_values import KeptValue
 from amp_transpiler.verification.local_errors import Backward, Weigher
 from amp_transpiler.verification.partition import Piece, cut_out, pieces
-from amp_transpiler.verification.remote import RemoteSession, open_plain
 
 __all__ = ["Contributions", "Draw", "Sweep", "open_sweep"]
 

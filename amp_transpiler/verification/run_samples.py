@@ -9,11 +9,11 @@ import dataclasses
 import logging
 from typing import Any
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import open_source
 from amp_transpiler.errors import InputError
 from amp_transpiler.runtime.feeds import reordered
 from amp_transpiler.verification.accuracy import Reference, named_outputs
-from amp_transpiler.verification.child import RUN_ERRORS
-from amp_transpiler.verification.remote import open_source
 
 __all__ = ["RUNS", "for_runs"]
 

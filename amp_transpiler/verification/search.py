@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.conversion import Conversion, candidate_of, convert
 from amp_transpiler.errors import ModelError
 from amp_transpiler.precision.assign import open_choices
@@ -28,7 +29,6 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.amplifier import ancestors_of
 from amp_transpiler.verification.bound_search import Trial, turn
 from amp_transpiler.verification.calibrate import calibrate
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.conversions import Conversions, Found, Measured
 from amp_transpiler.verification.evidence_cache import Outcome, Outcomes, remembered_evidence
 from amp_transpiler.verification.sensitivity import collect_evidence

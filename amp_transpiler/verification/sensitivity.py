@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import lease
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import all_nodes, bodies, has_bodies, reads_of
 from amp_transpiler.precision.constraints import Constraints, LowForm, touches_float32
@@ -30,7 +31,6 @@ from amp_transpiler.precision.pole_operators import input_at_pole
 from amp_transpiler.program.program import Program
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.calibrate import PIECE, Calibration, NamedSample, calibrate
-from amp_transpiler.verification.child import lease
 from amp_transpiler.verification.fixed_sample import SettledProgram, Surveys, settle
 from amp_transpiler.verification.output_error import part_weights
 from amp_transpiler.verification.partition import result_bytes

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import open_source
 from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.input_roles import ModelInput, names_sound
 from amp_transpiler.program.program import Program
 from amp_transpiler.verification.accuracy import Reference, is_finite, is_practically_zero, named_outputs
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.device_draws import error_of
 from amp_transpiler.verification.disk_arrays import Spill
 from amp_transpiler.verification.judge import Judge, Judged
-from amp_transpiler.verification.remote import open_source
 
 __all__ = ["AS_GIVEN", "Gains", "JudgedAtGains", "scaled_inputs"]
 

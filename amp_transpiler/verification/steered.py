@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.constness import constant_tensor
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.program.program import Program
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.unseen_behaviour import taken_branches
 
 __all__ = ["steered_samples"]

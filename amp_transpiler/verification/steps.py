@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import RemoteSession, open_program, open_source
 from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.steps import StateWay, StepsComparison
@@ -22,9 +24,7 @@ from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.first_states import first_states
-from amp_transpiler.verification.remote import RemoteSession, open_program, open_source
 from amp_transpiler.verification.rounding_noise import DECIDED, Nudge
 
 __all__ = ["ALLOWED", "STEPS", "compare_steps"]

@@ -6,10 +6,10 @@ import dataclasses
 import pathlib
 from typing import Literal
 
+from amp_transpiler.child_process.child import RUN_ERRORS, default_place_name
+from amp_transpiler.child_process.remote import open_file, open_program
 from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.ort import SessionSettings, error_text
-from amp_transpiler.verification.child import RUN_ERRORS, default_place_name
-from amp_transpiler.verification.remote import open_file, open_program
 
 __all__ = ["LoadResult", "check_load", "lacks_something"]
 

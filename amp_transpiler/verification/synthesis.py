@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.child_process.child import TIMED_OUT, RuntimeCrash
 from amp_transpiler.errors import visible
 from amp_transpiler.graph.input_roles import CannotSynthesise, ModelInput, image_layout
 from amp_transpiler.graph.input_sizes import Guess, Shape, guesses, sequence_length, shapes
 from amp_transpiler.runtime.ort import error_text
-from amp_transpiler.verification.child import TIMED_OUT, RuntimeCrash
 from amp_transpiler.verification.made_up_signals import drawing, picture, sound
 
 __all__ = ["MOST_FURTHER", "CannotSynthesise", "further_samples", "synthesise_inputs"]

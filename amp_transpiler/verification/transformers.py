@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from amp_transpiler.child_process.child import RUN_ERRORS, lease
 from amp_transpiler.errors import AmpError, OptionError
 from amp_transpiler.files.external_data import in_memory
 from amp_transpiler.files.loading import load
@@ -36,7 +37,6 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.targets.tensorrt import TENSORRT
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
-from amp_transpiler.verification.child import RUN_ERRORS, lease
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.model_family import Attention, Family, ModelFamily, family_of
 

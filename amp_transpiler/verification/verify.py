@@ -9,12 +9,14 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import open_program
 from amp_transpiler.conversion import Conversion, convert
+from amp_transpiler.cost.shapes import sizes_of
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.graph.checker import checker_fault, fault_in_words, mend_declared_shapes, runtime_operators
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.passes.emulate import emulate
-from amp_transpiler.precision.cost.shapes import sizes_of
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
@@ -27,7 +29,6 @@ from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.balance import balanced_conversion
 from amp_transpiler.verification.calibrate import PIECE
-from amp_transpiler.verification.child import RUN_ERRORS
 from amp_transpiler.verification.close_roundings import close_roundings
 from amp_transpiler.verification.conversions import Conversions, Found, Measured, judging_arithmetic
 from amp_transpiler.verification.declared_shapes import open_contradicted_sizes
@@ -35,7 +36,6 @@ from amp_transpiler.verification.default_device import CheckedDevice, DeviceChec
 from amp_transpiler.verification.default_session import DefaultSession
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.randomness import random_upstream
-from amp_transpiler.verification.remote import open_program
 from amp_transpiler.verification.signal_levels import Gains
 from amp_transpiler.verification.synthesis import MOST_FURTHER
 from amp_transpiler.verification.unseen_behaviour import never_ran

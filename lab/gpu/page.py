@@ -27,7 +27,7 @@ answers of the probe (`amp_transpiler.runtime.probe`).
 
 *ms*: the median of a step or a run, the host's part included. *loop*: of 20 in a row, with one wait. *busy*: what
 kernels take of it, and how many there are, by CUPTI. *MB*: what the device's memory grew by. *predicted ms*, where it
-stands, is not measured: it is what `amp_transpiler.precision.cost` computed from the graph that ran. Our float32 takes
+stands, is not measured: it is what `amp_transpiler.cost` computed from the graph that ran. Our float32 takes
 TF32 where the device has it, which is ONNX Runtime's default; PyTorch's does not. Errors are relative norms against
 float32 on the CPU; *from emulation* is the distance between the device and what the CPU emulates of it.
 """

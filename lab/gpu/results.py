@@ -15,7 +15,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 
-from amp_transpiler.precision.cost import DEVICES
+from amp_transpiler.cost import DEVICES
 from gpu.records import Record
 
 __all__ = ["Results", "environment", "free_name", "read", "row_of"]

@@ -16,7 +16,7 @@ import amp_transpiler  # noqa: F401  before onnxruntime, whose telemetry it swit
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.precision.cost import DEVICES, predicted, traffic
+from amp_transpiler.cost import DEVICES, predicted, traffic
 
 __all__ = ["Sessions", "describe"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
-from amp_transpiler.precision.cost import DEVICES
+from amp_transpiler.cost import DEVICES
 from programs.sizes import NETWORKS
 
 __all__ = ["page", "tables"]

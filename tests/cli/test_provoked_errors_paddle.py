@@ -19,7 +19,7 @@ from amp_transpiler.paddle.static import onnx_import
 from amp_transpiler.paddle.static.averages import ModelAverage
 from amp_transpiler.paddle.static.tensor_file import write_tensors
 from amp_transpiler.passes.lower_opset import LowerOpset
-from amp_transpiler.passes.training import LowerBatchNorm, LowerDropout
+from amp_transpiler.training_passes import LowerBatchNorm, LowerDropout
 
 
 def x(*shape, dtype="float32"):

@@ -11,12 +11,12 @@ from amp_transpiler import static
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.passes.emulate import emulate
-from amp_transpiler.passes.training import CUDA_WORTH
 from amp_transpiler.program.assemble import assemble
 from amp_transpiler.runtime.distributed.cut_step import Cut, cut_step, loss_scales
 from amp_transpiler.runtime.lowering import ready_to_open
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.values import run_session
+from amp_transpiler.training_passes import CUDA_WORTH
 from tests.distributed import networks
 
 CPU = CPUPlace()

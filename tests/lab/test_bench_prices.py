@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import bench_prices
-from amp_transpiler.precision.cost import DEVICES, predict, traffic
+from amp_transpiler.cost import DEVICES, predict, traffic
 from amp_transpiler.targets import price_list as module
 from amp_transpiler.targets.price_list import price_list
 from bench_prices import FIRST, PAGE, PROGRAMS, Row, correlations, page, rows
@@ -85,7 +85,7 @@ def test_a_price_that_drifts_is_noticed(monkeypatch, drift, program):
         rate=row.rate / times,
     )
     changed = dataclasses.replace(listed, rows={**listed.rows, (kernel, dtype): drifted})
-    monkeypatch.setattr("amp_transpiler.precision.cost.work.price_list", lambda: changed)
+    monkeypatch.setattr("amp_transpiler.cost.work.price_list", lambda: changed)
     [row] = rows([next(each for each in PROGRAMS if each.list == program)])
     assert not 1 / TIGHT < row.ratio < TIGHT
     assert module.price_list() is listed

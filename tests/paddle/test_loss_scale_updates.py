@@ -11,7 +11,8 @@ import pytest
 from amp_transpiler import optimizer, static
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.paddle.framework.persistables import create_persistable
-from amp_transpiler.passes.training.loss_scaling import (
+from amp_transpiler.program.program import Persistable
+from amp_transpiler.training_passes.loss_scaling import (
     ScalingRule,
     check_finite,
     is_count,
@@ -20,7 +21,6 @@ from amp_transpiler.passes.training.loss_scaling import (
     update_loss_scaling,
     zero_if,
 )
-from amp_transpiler.program.program import Persistable
 from tests.paddle import nets
 
 NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

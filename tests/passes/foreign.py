@@ -8,10 +8,10 @@ import amp_transpiler as amp
 from amp_transpiler.conversion import convert, prepare
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.training_step import TrainingStep
-from amp_transpiler.passes.training.aids import add_training_aids
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import TrainingWishes
 from amp_transpiler.systems.choice import Request, choose_policy
+from amp_transpiler.training_passes.aids import add_training_aids
 from foreign.networks import NETWORKS
 from foreign.optimizers import OPTIMIZERS
 from foreign.writer import Writer

@@ -19,7 +19,6 @@ from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
-from amp_transpiler.passes.guard_statistics import GuardStatistics
 from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.inline_functions import InlineFunctions
@@ -32,7 +31,6 @@ from amp_transpiler.passes.rewrite_equivalents import RewriteEquivalents
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.sign_rotations import SignRotations
 from amp_transpiler.passes.skip_identities import SkipIdentities
-from amp_transpiler.passes.training import Legalize, LowerBatchNorm, LowerDropout
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.passes.widen_low_floats import WidenLowFloats
 from amp_transpiler.precision.assign import assign
@@ -41,6 +39,8 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.mxnet.rules import MxnetRules
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 from amp_transpiler.targets import CUDA
+from amp_transpiler.training_passes import Legalize, LowerBatchNorm, LowerDropout
+from amp_transpiler.training_passes.guard_statistics import GuardStatistics
 from tests.support import array, parse
 
 MODELS = pathlib.Path(__file__).resolve().parents[2] / "models"

@@ -14,7 +14,6 @@ from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
-from amp_transpiler.passes.guard_statistics import GuardStatistics
 from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.inline_functions import InlineFunctions
@@ -26,6 +25,7 @@ from amp_transpiler.passes.spell_defaults import SpellDefaults
 from amp_transpiler.passes.spell_norms import SpellNorms
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.precision.assignment import Assignment, Decision
+from amp_transpiler.training_passes.guard_statistics import GuardStatistics
 from tests.support import parse
 
 MODELS = pathlib.Path(__file__).resolve().parents[2] / "models"

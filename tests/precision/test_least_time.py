@@ -8,9 +8,9 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import convert, prepare
+from amp_transpiler.cost import find_device, predict
 from amp_transpiler.precision import least_time as module
 from amp_transpiler.precision.assign import open_choices
-from amp_transpiler.precision.cost import find_device, predict
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.systems.choice import Request, choose_policy
 from tests.support import parse

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.child_process.magnitudes import measure
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.precision.histogram import NO_NUMBERS, OCTAVES, Histogram
 from amp_transpiler.report import DecisionRow, Report
@@ -16,7 +17,6 @@ from amp_transpiler.report.as_html import page
 from amp_transpiler.report.as_json import dump, report_as_dict
 from amp_transpiler.report.range_picture import range_picture, range_words
 from amp_transpiler.report.sections import nodes_table
-from amp_transpiler.verification.magnitudes import measure
 from tests.support import array, chain
 
 EMPTY = Report("a.onnx", "auto", "float16", "cuda", device="H100", low_nodes=3, high_nodes=1, casts=2)

@@ -72,7 +72,7 @@ FAULTS = (
         "several threads, where a row occurs more than once, as in the gradient of an embedding: threads that add to "
         "one row lose sums",
         guards=(
-            "passes.training.split_scatters.SplitScatters",
+            "training_passes.split_scatters.SplitScatters",
             "runtime.compile.open_ready",
             "runtime.openable.guarded",
         ),
@@ -83,7 +83,7 @@ FAULTS = (
         releases="1.20 to 1.31",
         provider="any",
         symptom="SIGFPE when a Scan runs along an axis other than the first, of length 0",
-        guards=("verification.child.Child", "verification.synthesis.synthesise_inputs"),
+        guards=("child_process.child.Child", "verification.synthesis.synthesise_inputs"),
         test=f"{_HERE}::test_nothing_to_scan_crashes",
     ),
     Fault(
@@ -91,7 +91,7 @@ FAULTS = (
         releases="1.20 to 1.31",
         provider="CPU",
         symptom="SIGFPE when the smallest int64 is divided by -1",
-        guards=("verification.child.Child",),
+        guards=("child_process.child.Child",),
         test=f"{_HERE}::test_the_smallest_integer_crashes",
     ),
     Fault(
@@ -110,7 +110,7 @@ FAULTS = (
         symptom="wrong numbers, without an error, from BatchNormalization in training mode whose running statistics "
         "are read by another node and begin as constants: the kernel writes them into the constants, which other "
         "inputs share, and the next run begins with them",
-        guards=("passes.guard_statistics.GuardStatistics",),
+        guards=("training_passes.guard_statistics.GuardStatistics",),
         test=f"{_HERE}::test_statistics_are_written_over_constants",
     ),
     Fault(

@@ -13,9 +13,9 @@ import onnx
 import onnxruntime
 import pytest
 
+from amp_transpiler.child_process.child import RuntimeCrash
+from amp_transpiler.child_process.remote import open_file, open_program
 from amp_transpiler.runtime.ort import ORT_ERRORS
-from amp_transpiler.verification.child import RuntimeCrash
-from amp_transpiler.verification.remote import open_file, open_program
 from tests.runtime.onnxruntime_faults import FAULTS, table
 from tests.support import LOW_NAMES, NUMPY, array, parse
 

@@ -5,9 +5,9 @@ import onnx
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.child_process.remote import open_source
 from amp_transpiler.files.loading import load
 from amp_transpiler.runtime.openable import openable
-from amp_transpiler.verification.remote import open_source
 from tests.support import array, parse
 
 ROWS = 4096

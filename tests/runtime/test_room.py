@@ -12,7 +12,7 @@ from amp_transpiler.runtime import executor as executor_module
 from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.compile import compile_step
 from amp_transpiler.runtime.places import CPUPlace
-from tests.passes.training_step import step
+from tests.training_passes.training_step import step
 
 
 def test_what_is_scattered_in_place_takes_nothing_more():

@@ -4,15 +4,15 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.cost.shapes import sizes_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.passes.training.group_plan import CUDA_WORTH
-from amp_transpiler.precision.cost.shapes import sizes_of
 from amp_transpiler.program.assemble import assemble
 from amp_transpiler.runtime.lowering import ready_to_open
 from amp_transpiler.targets.arithmetic import arithmetic_of
 from amp_transpiler.targets.kernel_conditions import holds
+from amp_transpiler.training_passes.group_plan import CUDA_WORTH
 from programs.ours import training_step
 from programs.sizes import NETWORKS, feeds_of
 

@@ -14,9 +14,9 @@ import onnx
 import onnx_ir as ir
 
 from amp_transpiler import conversion
+from amp_transpiler.child_process.child import Child, RuntimeCrash
 from amp_transpiler.passes.manager import PassResult
 from amp_transpiler.runtime.ort import ORT_ERRORS
-from amp_transpiler.verification.child import Child, RuntimeCrash
 
 __all__ = ["FAULTS", "NO_KERNEL", "OS_FAULTS", "REFUSAL", "SESSION_FAULTS", "a_pass_that", "a_session_that"]
 

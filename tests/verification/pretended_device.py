@@ -11,10 +11,10 @@ import onnx_ir as ir
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.child_process.remote import open_program
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.program.program import Program
 from amp_transpiler.verification import check_file, default_device, device_check
-from amp_transpiler.verification.remote import open_program
 
 NAME = "NVIDIA H100 80GB HBM3"
 

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from amp_transpiler.child_process.magnitudes import measure
 from amp_transpiler.errors import InputError
 from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.verification.calibrate import calibrate
-from amp_transpiler.verification.magnitudes import measure
 from tests.support import array, parse
 
 W = array(4, 4, seed=1)

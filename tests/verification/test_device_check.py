@@ -10,13 +10,13 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import cli
+from amp_transpiler.child_process.child import RuntimeCrash
 from amp_transpiler.errors import CheckFailed, EnvironmentProblem, InputError, OptionError
 from amp_transpiler.files.user_cache import FOLDER_VARIABLE
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import reordered
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.verification import device_check
-from amp_transpiler.verification.child import RuntimeCrash
 from amp_transpiler.verification.device_check import FORMS, is_contradicted
 from amp_transpiler.verification.run_samples import RUNS, for_runs
 from tests.support import array, chain, parse

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.verification import transformers
-from amp_transpiler.verification.child import RUN_ERRORS
 from tests.passes.attention_forms import ALLOWED, FORMS, MIX, SCORES, SEPARATE, TURNED, WEIGHTS, model
 from tests.support import array, parse, run, run_emulated
 

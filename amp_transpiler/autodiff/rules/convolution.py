@@ -127,7 +127,7 @@ def _weight_gradient(x: Expr, g: Expr, window: Window, group: int) -> Expr:
         return _pointwise_weight_gradient(x, g, window)
     swap = [1, 0, *_spatial(window.rank)]
     exchanged = Window(sizes_of(g), window.dilations, window.strides, window.begin, window.end)
-    with marks(x.builder, x.builder.names.fresh("weight_gradient")):  # passes/training/weight_gradients.py finds it
+    with marks(x.builder, x.builder.names.fresh("weight_gradient")):  # training_passes/weight_gradients.py finds it
         gradient = _groups_in_front(x, group).op("Conv", g.transpose(swap), **exchanged.attributes(group))
         # Strides leave elements of x that no window reaches: with them the "output" is larger than the kernel.
         gradient = _crop(gradient, window.kernel).transpose(swap)

@@ -72,7 +72,7 @@ def global_average_pool(g: Expr, x: Expr) -> Expr:
 @gradient("GlobalMaxPool")
 def global_max_pool(g: Expr, x: Expr, *, y: Expr) -> Expr:
     """`g` at the maximum; equal ones share it evenly."""
-    mask = x.op("Equal", y).cast(x.dtype)  # bfloat16 too: passes/training/legalize.py adds CUDA's casts
+    mask = x.op("Equal", y).cast(x.dtype)  # bfloat16 too: training_passes/legalize.py adds CUDA's casts
     count = mask.sum(range(2, x.rank))
     return mask * (g.wide() / count).cast(x.dtype)
 

@@ -16,8 +16,8 @@ from amp_transpiler.paddle.optimizer.base import Optimizer, Pairs
 from amp_transpiler.paddle.optimizer.step import UpdateStep
 from amp_transpiler.paddle.static.amp.optimizer import OptimizerWithMixedPrecision
 from amp_transpiler.paddle.utils import unique_name
-from amp_transpiler.passes.training import ask_for_recompute
 from amp_transpiler.program.program import Program, Variable
+from amp_transpiler.training_passes import ask_for_recompute
 
 __all__ = ["GradientMergeOptimizer", "LookAhead", "RecomputeOptimizer"]
 

@@ -28,9 +28,9 @@ from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate, Setting, UpdateStep
 from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
-from amp_transpiler.passes.training.loss_scaling import float32_or_zero, unscale, zero_if
 from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
+from amp_transpiler.training_passes.loss_scaling import float32_or_zero, unscale, zero_if
 
 __all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate", "check_trained_type"]
 

@@ -32,7 +32,6 @@ from amp_transpiler.paddle.static.tensor_checker import check_tensors
 from amp_transpiler.paddle.static.together import Together, steps_together
 from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
-from amp_transpiler.passes.training import Formulation
 from amp_transpiler.phrases import first_few, quoted
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.retyped import retyped
@@ -47,6 +46,7 @@ from amp_transpiler.runtime.places import Place, default_place, place_named, to_
 from amp_transpiler.runtime.scope import Scope, global_scope
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
+from amp_transpiler.training_passes import Formulation
 
 __all__ = ["Executor"]
 

@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.fusions import Fused, plan_of
+from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two, single_number
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
@@ -16,8 +18,6 @@ from amp_transpiler.passes.device_arithmetic.noise import with_noise
 from amp_transpiler.passes.device_arithmetic.steps import Steps
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
 from amp_transpiler.passes.inserted_casts import rename_output
-from amp_transpiler.precision.cost.fusions import Fused, plan_of
-from amp_transpiler.precision.cost.shapes import Sizes
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 
 __all__ = ["fuse_as_on_device"]

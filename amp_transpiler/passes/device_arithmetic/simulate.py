@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.shapes import Sizes, sizes_of
 from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.checker import runtime_operators
@@ -32,7 +33,6 @@ from amp_transpiler.passes.device_arithmetic.write_out import write_out_function
 from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import rename_output
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult
-from amp_transpiler.precision.cost.shapes import Sizes, sizes_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.targets.arithmetic import EXACT_RESULT, UNMEASURED_NOISE, DeviceArithmetic, KernelRow
 from amp_transpiler.targets.kernel_conditions import ShapeOf, holds

@@ -20,11 +20,6 @@ from amp_transpiler.paddle.framework.scalar_loss import as_one_number, check_los
 from amp_transpiler.paddle.optimizer.base import Optimizer, check_trained_type
 from amp_transpiler.paddle.static.amp.scaler_state import ScalerState
 from amp_transpiler.paddle.utils import unique_name
-from amp_transpiler.passes.training.loss_scaling import (
-    ScalingRule,
-    check_finite,
-    update_loss_scaling,
-)
 from amp_transpiler.program.program import Persistable, Program, Variable
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.scope import Scope, global_scope
@@ -32,6 +27,11 @@ from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.systems.paddle.casting import cast_parameters_to_fp16, cast_program
 from amp_transpiler.systems.paddle.levels import LEVELS, Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
+from amp_transpiler.training_passes.loss_scaling import (
+    ScalingRule,
+    check_finite,
+    update_loss_scaling,
+)
 
 __all__ = ["AmpOptions", "OptimizerWithMixedPrecision"]
 

@@ -1,0 +1,56 @@
+"""Passes over training programs: operators that ONNX Runtime cannot train with, masters, and loss scaling."""
+
+from typing import TYPE_CHECKING
+
+from amp_transpiler.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from amp_transpiler.training_passes.add_in_place import AddInPlace as AddInPlace
+    from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
+    from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
+    from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
+    from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
+    from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
+    from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
+    from amp_transpiler.training_passes.fuse_skip_norms import FuseSkipNorms as FuseSkipNorms
+    from amp_transpiler.training_passes.group_plan import (
+        CPU_WORTH as CPU_WORTH,
+        CUDA_WORTH as CUDA_WORTH,
+        Worth as Worth,
+    )
+    from amp_transpiler.training_passes.group_updates import (
+        Grouped as Grouped,
+        GroupUpdates as GroupUpdates,
+        group_members as group_members,
+    )
+    from amp_transpiler.training_passes.insert_masters import InsertMasters as InsertMasters, Mastered as Mastered
+    from amp_transpiler.training_passes.join_products import JoinProducts as JoinProducts
+    from amp_transpiler.training_passes.legalize import Legalize as Legalize
+    from amp_transpiler.training_passes.lower_batch_norm import LowerBatchNorm as LowerBatchNorm
+    from amp_transpiler.training_passes.lower_dropout import LowerDropout as LowerDropout
+    from amp_transpiler.training_passes.lower_loss import LowerLoss as LowerLoss
+    from amp_transpiler.training_passes.mean_by_products import MeanByProducts as MeanByProducts
+    from amp_transpiler.training_passes.merge_equal import MergeEqual as MergeEqual
+    from amp_transpiler.training_passes.move_row_factors import MoveRowFactors as MoveRowFactors
+    from amp_transpiler.training_passes.place_casts import VIEWS as VIEWS, PlaceCasts as PlaceCasts
+    from amp_transpiler.training_passes.plain_for_cpu import PlainForCpu as PlainForCpu
+    from amp_transpiler.training_passes.read_unrounded import ReadUnrounded as ReadUnrounded
+    from amp_transpiler.training_passes.recompute import (
+        Recompute as Recompute,
+        ask_for_recompute as ask_for_recompute,
+        is_recompute_asked as is_recompute_asked,
+    )
+    from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
+    from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats
+    from amp_transpiler.training_passes.slice_known_rows import SliceKnownRows as SliceKnownRows
+    from amp_transpiler.training_passes.split_rows import SplitRows as SplitRows
+    from amp_transpiler.training_passes.split_scatters import SplitScatters as SplitScatters
+    from amp_transpiler.training_passes.sum_by_products import SumByProducts as SumByProducts
+    from amp_transpiler.training_passes.weight_gradients import (
+        Formulation as Formulation,
+        WeightGradients as WeightGradients,
+    )
+    from amp_transpiler.training_passes.write_in_place import WriteInPlace as WriteInPlace
+    from amp_transpiler.training_passes.zero_pads import PadInLow as PadInLow
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
