@@ -59,12 +59,12 @@ def in_float64(count: int = 1) -> Callable[[_Function], _Function]:
             for x in args[:count]:
                 if not isinstance(x, Variable) or x.ndim < 2 or not is_float_tensor(x.value):
                     raise InputError(f"{function.__name__}: expected matrices of floats, got {x!r}")
-            given = args[0].dtype
+            dtype = args[0].dtype
             with disable_amp():
-                found = function(*(as_dtype(x, "float64") for x in args[:count]), *args[count:], **kwargs)
-                parts = found if isinstance(found, tuple) else (found,)
-                parts = tuple(as_dtype(part, given) if part.dtype == "float64" else part for part in parts)
-            return parts if isinstance(found, tuple) else parts[0]
+                result = function(*(as_dtype(x, "float64") for x in args[:count]), *args[count:], **kwargs)
+                parts = result if isinstance(result, tuple) else (result,)
+                parts = tuple(as_dtype(part, dtype) if part.dtype == "float64" else part for part in parts)
+            return parts if isinstance(result, tuple) else parts[0]
 
         return cast("_Function", computed)
 
@@ -96,8 +96,8 @@ def unit_like(like: Variable) -> Variable:
     """The unit matrix in the shape of `like`, which is square."""
     b = builder_of(like)
     rows, columns = b.unsqueeze(_numbers(like, -2), [1]), _numbers(like, -1)
-    one = b.cast(b.compare("Equal", rows, columns), like.value.dtype)
-    return wrap(like, b.expand_like(one, like.value))
+    unit = b.cast(b.compare("Equal", rows, columns), like.value.dtype)
+    return wrap(like, b.expand_like(unit, like.value))
 
 
 def _at(x: Variable, step: Variable, axis: int) -> Variable:
@@ -113,10 +113,10 @@ def _repeated(
     b = builder_of(x)
     last = b.slice(b.shape(x.value), [x.ndim - 2], [x.ndim - 1], [0])
     count, first = wrap(x, b.squeeze(last, [0])), wrap(x, b.constant(np.array(0, np.int64)))
-    found = while_loop(
+    results = while_loop(
         lambda step, *_: step < count, lambda step, *now: [step + 1, *body(step, list(now))], [first, *states]
     )
-    return [constant(state) for state in found[1:]]
+    return [constant(state) for state in results[1:]]
 
 
 # ---- elimination ----
@@ -248,13 +248,13 @@ def _factor(x: Variable) -> Variable:
     """The lower factor, with its derivative `L phi(L^-1 dX L^-T)`: phi halves the diagonal of the lower triangle."""
     b = builder_of(x)
     symmetric = (x + matrix_transpose(x)) * 0.5
-    known = constant(symmetric)
+    matrix = constant(symmetric)
     rows = wrap(x, b.unsqueeze(_numbers(x, -2), [1]))
     columns = wrap(x, _numbers(x, -1))
 
     def step(place: Variable, now: list[Variable]) -> list[Variable]:
-        left = _at(known, place, -1) - matmul(now[0], matrix_transpose(_at(now[0], place, -2)))
-        column = left / emit("Sqrt", [_at(left, place, -2)])
+        remainder = _at(matrix, place, -1) - matmul(now[0], matrix_transpose(_at(now[0], place, -2)))
+        column = remainder / emit("Sqrt", [_at(remainder, place, -2)])
         return [where(columns == place, where(rows >= place, column, 0.0), now[0])]
 
     near = _repeated(x, step, [wrap(x, b.zeros_like(x.value))])[0]
@@ -271,20 +271,20 @@ def cholesky(x: Variable, upper: bool = False) -> Variable:
     return matrix_transpose(lower) if upper else lower
 
 
-def _whole(x: Variable, upper: bool) -> Variable:
+def _from_factor(x: Variable, upper: bool) -> Variable:
     return matmul(x, x, transpose_x=upper, transpose_y=not upper)
 
 
 @in_float64(2)
 def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
     """The `z` of `A @ z = x`, where `y` is the factor of `A` that `cholesky` returns."""
-    return _solution(_whole(y, upper), x)
+    return _solution(_from_factor(y, upper), x)
 
 
 @in_float64()
 def cholesky_inverse(x: Variable, upper: bool = False) -> Variable:
     """The inverse of the matrices that `x` is the factor of."""
-    return _inverse(_whole(x, upper))
+    return _inverse(_from_factor(x, upper))
 
 
 @in_float64()

@@ -166,8 +166,8 @@ def divide(x: Number, y: Number, *, rounding_mode: str | None = None) -> Variabl
     if rounding_mode == "floor":
         return floor_divide(x, y)
     quotient = binary("Div", x, y)
-    whole = trunc(quotient)
-    return whole if _has_floats(x, y) else as_dtype(whole, _whole_type(x, y))
+    rounded = trunc(quotient)
+    return rounded if _has_floats(x, y) else as_dtype(rounded, _whole_type(x, y))
 
 
 def floor_divide(x: Number, y: Number) -> Variable:
@@ -176,9 +176,9 @@ def floor_divide(x: Number, y: Number) -> Variable:
         return emit("Floor", [binary("Div", x, y)])
     remainder = mod(x, y)
     b = builder_of(remainder)
-    whole = binary("Sub", x, remainder)
-    divisor = b.cast(y.value, whole.value.dtype) if isinstance(y, Variable) else b.constant(y, whole.value.dtype)
-    return wrap(whole, b.op("Div", [whole.value, divisor]))  # exact: ONNX divides integers as integers
+    multiple = binary("Sub", x, remainder)
+    divisor = b.cast(y.value, multiple.value.dtype) if isinstance(y, Variable) else b.constant(y, multiple.value.dtype)
+    return wrap(multiple, b.op("Div", [multiple.value, divisor]))  # exact: ONNX divides integers as integers
 
 
 def mod(x: Number, y: Number) -> Variable:
@@ -202,15 +202,15 @@ def _whole_type(x: Number, y: Number) -> ir.DataType | None:
 
 def add_n(inputs: Variable | Sequence[Variable]) -> Variable:
     """The sum of variables of one shape."""
-    given = [inputs] if isinstance(inputs, Variable) else list(inputs)
-    values = in_one_type(*given)
-    b = builder_of(given[0])
+    variables = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    values = in_one_type(*variables)
+    b = builder_of(variables[0])
     if is_float_tensor(values[0]):
-        return wrap(given[0], b.op("Sum", values))
+        return wrap(variables[0], b.op("Sum", values))
     total = values[0]
     for value in values[1:]:
         total = b.add(total, value)
-    return wrap(given[0], total)
+    return wrap(variables[0], total)
 
 
 def increment(x: Variable, value: float = 1.0) -> Variable:
@@ -480,8 +480,8 @@ def nan_to_num(x: Variable, nan: float = 0.0, posinf: float | None = None, negin
     bounds = {(1, 0): largest if posinf is None else posinf, (0, 1): -largest if neginf is None else neginf}
     result = b.where(b.op("IsNaN", [value]), nan, value)
     for (up, down), number in bounds.items():
-        found = b.op("IsInf", [value], {"detect_positive": up, "detect_negative": down})
-        result = b.where(found, number, result)
+        infinite = b.op("IsInf", [value], {"detect_positive": up, "detect_negative": down})
+        result = b.where(infinite, number, result)
     return wrap(x, result)
 
 
@@ -521,9 +521,9 @@ def conj(x: Variable) -> Variable:
 
 def angle(x: Variable) -> Variable:
     """0 where `x` is positive or 0, pi where it is negative: numbers are real here."""
-    b, given = builder_of(x), floats(x)
-    turned = b.mul(b.cast(b.compare("Less", given.value, 0.0), given.value.dtype), math.pi)
-    return wrap(x, b.where(b.op("IsNaN", [given.value]), given.value, turned))
+    b, operand = builder_of(x), floats(x)
+    turned = b.mul(b.cast(b.compare("Less", operand.value, 0.0), operand.value.dtype), math.pi)
+    return wrap(x, b.where(b.op("IsNaN", [operand.value]), operand.value, turned))
 
 
 accept_name(globals(), __all__)

@@ -83,13 +83,13 @@ def _sliced(x: Variable, axes: Sequence[int], *parts: Variable | Sequence[Size] 
     b = builder_of(x)
     places = [axis_of(x, axis) for axis in axes]
     starts, ends, strides = (None if part is None else _vector(x, part) for part in parts)
-    found = b.op("Slice", [x.value, starts, ends, _vector(x, places), *([] if strides is None else [strides])])
-    return wrap(x, with_sizes(found, [None if axis in places else size for axis, size in enumerate(x.shape)]))
+    sliced = b.op("Slice", [x.value, starts, ends, _vector(x, places), *([] if strides is None else [strides])])
+    return wrap(x, with_sizes(sliced, [None if axis in places else size for axis, size in enumerate(x.shape)]))
 
 
 def _vector(x: Variable, part: Variable | Sequence[Size]) -> ir.Value:
-    found = shape_operand(x, part)
-    return found if isinstance(found, ir.Value) else builder_of(x).constant(np.array(found, np.int64))
+    operand = shape_operand(x, part)
+    return operand if isinstance(operand, ir.Value) else builder_of(x).constant(np.array(operand, np.int64))
 
 
 def narrow(input: Variable, dim: int, start: int, length: int) -> Variable:
@@ -166,25 +166,25 @@ def take_along_axis(arr: Variable, indices: Variable, axis: int, broadcast: bool
 take_along_dim = take_along_axis
 
 
-def _broadcast(one: Variable, other: Variable, axis: int) -> tuple[ir.Value, ir.Value]:
+def _broadcast(first: Variable, second: Variable, axis: int) -> tuple[ir.Value, ir.Value]:
     """Return both in the shape that they meet in along all axes but one."""
-    b, values = builder_of(one, other), []
-    for variable, like in ((one, other), (other, one)):
+    b, values = builder_of(first, second), []
+    for variable, like in ((first, second), (second, first)):
         if _covers(variable, like, axis):
             values.append(variable.value)
             continue
         sizes, single = b.shape(like.value), b.constant(np.array([1], np.int64))
-        parts = [b.slice(sizes, [0], [axis], [0]), single, b.slice(sizes, [axis + 1], [one.ndim], [0])]
+        parts = [b.slice(sizes, [0], [axis], [0]), single, b.slice(sizes, [axis + 1], [first.ndim], [0])]
         values.append(b.op("Expand", [variable.value, b.concat(parts, 0)]))
     return values[0], values[1]
 
 
 def _covers(variable: Variable, like: Variable, axis: int) -> bool:
     """Whether all sizes but one are surely those that `like` broadcasts to."""
-    own, wanted = variable.value.shape, like.value.shape
-    if own is None or wanted is None:
+    shape, target = variable.value.shape, like.value.shape
+    if shape is None or target is None:
         return False
-    pairs = [(a, c) for i, (a, c) in enumerate(zip(own, wanted, strict=True)) if i != axis]
+    pairs = [(a, c) for i, (a, c) in enumerate(zip(shape, target, strict=True)) if i != axis]
     return not [1 for a, c in pairs if c != 1 and (a != c or not (isinstance(a, int) or a.value is not None))]
 
 
@@ -193,18 +193,18 @@ def masked_select(x: Variable, mask: Variable) -> Variable:
     b = builder_of(x, mask)
     everywhere = b.expand_like(mask.value, x.value)
     places = b.transpose(b.op("NonZero", [everywhere]), [1, 0])
-    found = b.op("GatherND", [x.value, places])
-    found.shape = ir.Shape([None])
-    return wrap(x, found)
+    selected = b.op("GatherND", [x.value, places])
+    selected.shape = ir.Shape([None])
+    return wrap(x, selected)
 
 
 def nonzero(x: Variable, as_tuple: bool = False) -> Variable | tuple[Variable, ...]:
     """The positions of what is not 0, one a row; with `as_tuple` a vector of positions for each axis."""
     b = builder_of(x)
-    found = b.op("NonZero", [x.value])
+    positions = b.op("NonZero", [x.value])
     if not as_tuple:
-        return wrap(x, b.transpose(found, [1, 0]))
-    rows = b.nodes("Split", [found], {"axis": 0, "num_outputs": x.ndim}, outputs=x.ndim)
+        return wrap(x, b.transpose(positions, [1, 0]))
+    rows = b.nodes("Split", [positions], {"axis": 0, "num_outputs": x.ndim}, outputs=x.ndim)
     return tuple(wrap(x, b.squeeze(row, [0])) for row in rows)
 
 
@@ -376,9 +376,9 @@ def slice_scatter(
     """`x` with `value` in place of `x[start:end:stride]` along each of `axes`, whose sizes must be known."""
     b, taken = builder_of(x, value), []
     for axis in range(x.ndim):
-        found = [i for i, given in enumerate(axes) if axis_of(x, given) == axis]
+        entries = [i for i, sliced in enumerate(axes) if axis_of(x, sliced) == axis]
         size = size_at(x, axis, "slice_scatter")
-        bounds = (starts[found[0]], ends[found[0]], strides[found[0]]) if found else (None, None, None)
+        bounds = (starts[entries[0]], ends[entries[0]], strides[entries[0]]) if entries else (None, None, None)
         taken.append(np.arange(size)[builtins_slice(*bounds)])
     places = np.stack(np.meshgrid(*taken, indexing="ij"), -1).astype(np.int64)
     where = b.constant(places)

@@ -48,13 +48,13 @@ _LAST = 2**63 - 1
 def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False) -> Variable:
     """The matrix product, batched as numpy's; either may be transposed first, along its last two axes."""
     b = builder_of(x, y)
-    one, other = in_one_type(x, y)
+    first, second = in_one_type(x, y)
     if (transpose_x or transpose_y) and x.ndim == y.ndim == 2:
         flips = {"transA": int(transpose_x), "transB": int(transpose_y)}
-        return wrap(x, b.op("Gemm", [one, other], flips))  # Gemm transposes while it reads, without a copy
+        return wrap(x, b.op("Gemm", [first, second], flips))  # Gemm transposes while it reads, without a copy
     sides = [
         b.swap_last(side) if flip and len(side.shape or ()) > 1 else side
-        for side, flip in ((one, transpose_x), (other, transpose_y))
+        for side, flip in ((first, transpose_x), (second, transpose_y))
     ]
     return wrap(x, b.matmul(*sides))
 
@@ -95,14 +95,14 @@ def inner(x: Variable, y: Variable) -> Variable:
     if not x.ndim or not y.ndim:
         return binary("Mul", x, y)
     b = builder_of(x, y)
-    one, other = in_one_type(x, y)
-    rows = b.op("Gemm", [_rows(b, one), _rows(b, other)], {"transB": 1})
+    first, second = in_one_type(x, y)
+    rows = b.op("Gemm", [_rows(b, first), _rows(b, second)], {"transB": 1})
     sizes = [b.slice(b.shape(side.value), [0], [-1], [0]) for side in (x, y) if side.ndim > 1]
     if not sizes:
         return wrap(x, b.reshape(rows, []))
     result = b.reshape(rows, b.concat(sizes, 0))
-    known = [size if size >= 0 else None for size in (*x.shape[:-1], *y.shape[:-1])]
-    result.shape = ir.Shape(known)
+    dims = [size if size >= 0 else None for size in (*x.shape[:-1], *y.shape[:-1])]
+    result.shape = ir.Shape(dims)
     return wrap(x, result)
 
 
@@ -145,10 +145,10 @@ def einsum(equation: str, *operands: Variable) -> Variable:
     if fault := equation_fault(equation):
         raise OptionError(f"einsum: {fault}")
     b, values = builder_of(*operands), in_one_type(*operands)
-    given = values[0].dtype
-    if given == ir.DataType.BFLOAT16:  # Einsum takes none
+    dtype = values[0].dtype
+    if dtype == ir.DataType.BFLOAT16:  # Einsum takes none
         values = [b.cast(value, ir.DataType.FLOAT) for value in values]
-    return wrap(operands[0], b.cast(b.op("Einsum", values, {"equation": equation.replace(" ", "")}), given))
+    return wrap(operands[0], b.cast(b.op("Einsum", values, {"equation": equation.replace(" ", "")}), dtype))
 
 
 def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Variable:
@@ -167,17 +167,19 @@ def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Seq
     else:
         lists = [[part] if isinstance(part, int) else list(part) for part in axes]
         if all(isinstance(part, int) for part in axes):
-            lists = [[part for one in lists for part in one]]
+            lists = [[part for group in lists for part in group]]
         pairs = [lists[0], lists[1] if len(lists) > 1 else lists[0]]
-    ours, theirs = [axis_of(x, a) for a in pairs[0]], [axis_of(y, a) for a in pairs[1]]
-    if len(ours) != len(theirs):
+    x_axes, y_axes = [axis_of(x, a) for a in pairs[0]], [axis_of(y, a) for a in pairs[1]]
+    if len(x_axes) != len(y_axes):
         raise OptionError(f"tensordot: as many axes of x as of y must meet, got {axes!r}")
     letters = [chr(ord("a") + i) for i in range(x.ndim + y.ndim)]
-    one, other = letters[: x.ndim], letters[x.ndim :]
-    for here, there in zip(ours, theirs, strict=True):
-        other[there] = one[here]
-    kept = [c for i, c in enumerate(one) if i not in ours] + [c for i, c in enumerate(other) if i not in theirs]
-    return einsum(f"{''.join(one)},{''.join(other)}->{''.join(kept)}", x, y)
+    x_letters, y_letters = letters[: x.ndim], letters[x.ndim :]
+    for here, there in zip(x_axes, y_axes, strict=True):
+        y_letters[there] = x_letters[here]
+    result_letters = [c for i, c in enumerate(x_letters) if i not in x_axes] + [
+        c for i, c in enumerate(y_letters) if i not in y_axes
+    ]
+    return einsum(f"{''.join(x_letters)},{''.join(y_letters)}->{''.join(result_letters)}", x, y)
 
 
 def multi_dot(x: Sequence[Variable]) -> Variable:
@@ -200,12 +202,12 @@ def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
         InputError: no axis has size 3.
     """
     if axis == 9:
-        found = [i for i, size in enumerate(x.shape) if size == 3]
-        if not found:
+        candidates = [i for i, size in enumerate(x.shape) if size == 3]
+        if not candidates:
             raise InputError(f"cross: no axis of {x!r} has size 3")
-        axis = found[0]
+        axis = candidates[0]
     place, b = axis_of(x, axis), builder_of(x, y)
-    one, other = in_one_type(x, y)
+    first, second = in_one_type(x, y)
 
     def turned(value: ir.Value, order: Sequence[int]) -> ir.Value:
         return b.op("Gather", [value, b.constant(np.array(order, np.int64))], {"axis": place})
@@ -213,7 +215,7 @@ def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
     ahead, behind = [1, 2, 0], [2, 0, 1]
     return wrap(
         x,
-        b.sub(b.mul(turned(one, ahead), turned(other, behind)), b.mul(turned(one, behind), turned(other, ahead))),
+        b.sub(b.mul(turned(first, ahead), turned(second, behind)), b.mul(turned(first, behind), turned(second, ahead))),
     )
 
 
@@ -221,15 +223,17 @@ def kron(x: Variable, y: Variable) -> Variable:
     """The product of each element of `x` with all of `y`, in its place: the Kronecker product."""
     b = builder_of(x, y)
     rank = max(x.ndim, y.ndim)
-    one = b.unsqueeze(x.value, list(range(rank - x.ndim)))
-    other = b.unsqueeze(y.value, list(range(rank - y.ndim)))
-    sizes = [b.mul(b.shape(one), b.shape(other))]
-    wide = b.unsqueeze(one, [2 * i + 1 for i in range(rank)])
-    tall = b.unsqueeze(other, [2 * i for i in range(rank)])
+    first = b.unsqueeze(x.value, list(range(rank - x.ndim)))
+    second = b.unsqueeze(y.value, list(range(rank - y.ndim)))
+    sizes = [b.mul(b.shape(first), b.shape(second))]
+    wide = b.unsqueeze(first, [2 * i + 1 for i in range(rank)])
+    tall = b.unsqueeze(second, [2 * i for i in range(rank)])
     product = binary("Mul", wrap(x, wide), wrap(y, tall))
-    known = [a * c if a >= 0 and c >= 0 else -1 for a, c in zip(wrap(x, one).shape, wrap(y, other).shape, strict=True)]
-    if known.count(-1) < 2:
-        return wrap(x, b.reshape(product.value, known))
+    static_sizes = [
+        a * c if a >= 0 and c >= 0 else -1 for a, c in zip(wrap(x, first).shape, wrap(y, second).shape, strict=True)
+    ]
+    if static_sizes.count(-1) < 2:
+        return wrap(x, b.reshape(product.value, static_sizes))
     return wrap(x, b.reshape(product.value, sizes[0]))
 
 
@@ -247,10 +251,10 @@ def pdist(x: Variable, p: float = 2.0) -> Variable:
     """The `p`-norms of the differences of all pairs of rows of a matrix, whose number must be known."""
     first, second = np.triu_indices(x.shape[0], 1)
     b = builder_of(x)
-    one, other = (
+    earlier, later = (
         wrap(x, b.op("Gather", [x.value, b.constant(part.astype(np.int64))], {"axis": 0})) for part in (first, second)
     )
-    return norm(binary("Sub", one, other), float(p), -1)
+    return norm(binary("Sub", earlier, later), float(p), -1)
 
 
 def vector_norm(

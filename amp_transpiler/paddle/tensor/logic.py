@@ -129,8 +129,8 @@ def any(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
 def _counted(op_type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
     b = builder_of(x)
     numbers = b.cast(_truth(x).value, ir.DataType.INT32)  # no reduction takes bool before opset 20
-    found = b.reduce(op_type, numbers, None if axis is None else axes_of(x, axis), keepdims=keepdim)
-    return wrap(x, b.cast(found, ir.DataType.BOOL))
+    reduced = b.reduce(op_type, numbers, None if axis is None else axes_of(x, axis), keepdims=keepdim)
+    return wrap(x, b.cast(reduced, ir.DataType.BOOL))
 
 
 @overload
@@ -147,8 +147,8 @@ def where(condition: Variable, x: Number | None = None, y: Number | None = None)
         raise InputError("where: give both x and y, or neither")
     b = builder_of(condition)
     if x is None or y is None:
-        found = b.op("NonZero", [_truth(condition).value])
-        parts = b.nodes("Split", [found], {"axis": 0, "num_outputs": condition.ndim}, outputs=condition.ndim)
+        positions = b.op("NonZero", [_truth(condition).value])
+        parts = b.nodes("Split", [positions], {"axis": 0, "num_outputs": condition.ndim}, outputs=condition.ndim)
         return tuple(wrap(condition, b.squeeze(part, [0])) for part in parts)
     return _chosen(_truth(condition), x, y)
 
@@ -221,12 +221,14 @@ def isclose(x: Variable, y: Variable, rtol: float = 1e-05, atol: float = 1e-08, 
     """Whether `|x - y| <= atol + rtol * |y|`; equal infinities are close, and NaN to NaN with `equal_nan`."""
     values = in_one_type(x, y)
     b = builder_of(x)
-    one, other = (b.cast(b.high(v), ir.DataType.FLOAT) if not is_float_tensor(v) else b.high(v) for v in values)
-    near = b.compare("LessOrEqual", b.op("Abs", [b.sub(one, other)]), b.add(b.mul(b.op("Abs", [other]), rtol), atol))
-    finite = b.op("Not", [b.op("IsInf", [other])])  # an infinite bound would let everything pass
-    near = b.op("Or", [b.op("And", [near, finite]), b.compare("Equal", one, other)])
+    first, second = (b.cast(b.high(v), ir.DataType.FLOAT) if not is_float_tensor(v) else b.high(v) for v in values)
+    near = b.compare(
+        "LessOrEqual", b.op("Abs", [b.sub(first, second)]), b.add(b.mul(b.op("Abs", [second]), rtol), atol)
+    )
+    finite = b.op("Not", [b.op("IsInf", [second])])  # an infinite bound would let everything pass
+    near = b.op("Or", [b.op("And", [near, finite]), b.compare("Equal", first, second)])
     if equal_nan:
-        near = b.op("Or", [near, b.op("And", [b.op("IsNaN", [one]), b.op("IsNaN", [other])])])
+        near = b.op("Or", [near, b.op("And", [b.op("IsNaN", [first]), b.op("IsNaN", [second])])])
     return wrap(x, near)
 
 
@@ -254,8 +256,8 @@ def isin(x: Variable, test_x: Variable, assume_unique: bool = False, invert: boo
     del assume_unique
     b = builder_of(x, test_x)
     element = wrap(x, b.unsqueeze(x.value, [x.ndim]))
-    found = any(equal(element, wrap(x, b.reshape(test_x.value, [-1]))), axis=-1)
-    return logical_not(found) if invert else found
+    contained = any(equal(element, wrap(x, b.reshape(test_x.value, [-1]))), axis=-1)
+    return logical_not(contained) if invert else contained
 
 
 def is_empty(x: Variable) -> Variable:

@@ -85,9 +85,9 @@ def _itself(x: Variable, *_: Any, **__: Any) -> Variable:
 
 def to(x: Variable, *args: Any, dtype: Any = None, **_: Any) -> Variable:
     """Return `x` in an element type, if one is among the arguments; a program runs where its executor says."""
-    for given in (*args, dtype):
+    for argument in (*args, dtype):
         try:
-            return x if given is None else x.astype(parse_dtype(given))
+            return x if argument is None else x.astype(parse_dtype(argument))
         except ValueError:  # a place or a flag
             continue
     return x

@@ -58,10 +58,10 @@ def _place(op_type: str, x: Variable, axis: int | None, keepdim: bool, dtype: An
     b = builder_of(x)
     value = b.reshape(x.value, [-1]) if axis is None else x.value
     attributes = {"axis": 0 if axis is None else axis_of(x, axis), "keepdims": int(keepdim and axis is not None)}
-    found = b.op(op_type, [value], attributes)
+    index = b.op(op_type, [value], attributes)
     if axis is None and keepdim:
-        found = b.reshape(found, [1] * x.ndim)
-    return wrap(x, b.cast(found, parse_dtype(dtype)))
+        index = b.reshape(index, [1] * x.ndim)
+    return wrap(x, b.cast(index, parse_dtype(dtype)))
 
 
 def topk(
@@ -83,19 +83,19 @@ def topk(
         if isinstance(k, Variable)
         else b.constant(np.array([k], np.int64))
     )
-    found = _top(x, count, place, largest)
+    results = _top(x, count, place, largest)
     sizes = [k if axis == place else size for axis, size in enumerate(x.shape)]
-    for one in found:
-        with_sizes(one.value, sizes)
-    return found
+    for result in results:
+        with_sizes(result.value, sizes)
+    return results
 
 
 def _top(x: Variable, count: ir.Value, axis: int, largest: bool) -> tuple[Variable, Variable]:
     attributes = {"axis": axis, "largest": int(largest)}
-    b, given = builder_of(x), x.value.dtype
-    ordered = b.cast(x.value, ir.DataType.FLOAT) if given == ir.DataType.BFLOAT16 else x.value  # TopK takes no bfloat16
+    b, dtype = builder_of(x), x.value.dtype
+    ordered = b.cast(x.value, ir.DataType.FLOAT) if dtype == ir.DataType.BFLOAT16 else x.value  # TopK takes no bfloat16
     values, places = b.nodes("TopK", [ordered, count], attributes, outputs=2)
-    return wrap(x, b.cast(values, given)), wrap(x, places)
+    return wrap(x, b.cast(values, dtype)), wrap(x, places)
 
 
 def _in_order(x: Variable, axis: int, descending: bool) -> tuple[Variable, Variable]:
@@ -106,8 +106,8 @@ def _in_order(x: Variable, axis: int, descending: bool) -> tuple[Variable, Varia
         b.constant(np.array([size], np.int64)) if size >= 0 else b.slice(b.shape(x.value), [place], [place + 1], [0])
     )
     values, places = _top(x, count, place, descending)
-    for found in (values, places):
-        found.value.shape = x.value.shape
+    for variable in (values, places):
+        variable.value.shape = x.value.shape
     return values, places
 
 
@@ -132,8 +132,8 @@ def kthvalue(x: Variable, k: int, axis: int | None = None, keepdim: bool = False
     """The `k`-th smallest element along `axis` (the last unless given), and its index."""
     b, place = builder_of(x), x.ndim - 1 if axis is None else axis_of(x, axis)
     taken = []
-    for found in topk(x, k, place, largest=False):
-        last = b.slice(found.value, [k - 1], [k], [place])
+    for part in topk(x, k, place, largest=False):
+        last = b.slice(part.value, [k - 1], [k], [place])
         taken.append(wrap(x, last if keepdim else b.squeeze(last, [place])))
     return taken[0], taken[1]
 
@@ -154,21 +154,21 @@ def median(x: Variable, axis: int | None = None, keepdim: bool = False, mode: st
         OptionError: there is no such mode.
     """
     choice("median: mode", mode, ("avg", "min"))
-    whole = axis is None
+    flattened = axis is None
     flat = wrap(x, builder_of(x).reshape(x.value, [-1])) if axis is None else x
     place = 0 if axis is None else axis_of(x, axis)
-    size = math.prod(x.shape) if whole and min(x.shape, default=1) >= 0 else size_at(flat, place, "median")
+    size = math.prod(x.shape) if flattened and min(x.shape, default=1) >= 0 else size_at(flat, place, "median")
     low = (size + 1) // 2
     if mode == "min":
-        found = kthvalue(flat, low, place, keepdim)
-        result = found[0] if whole else found
+        value_and_index = kthvalue(flat, low, place, keepdim)
+        result = value_and_index[0] if flattened else value_and_index
     elif size % 2:
         result = kthvalue(flat, low, place, keepdim)[0]
     else:
         b, ordered = builder_of(x), topk(flat, low + 1, place, largest=False)[0]
         middle = b.slice(ordered.value, [low - 1], [low + 1], [place])
         result = wrap(x, b.cast(b.mean(middle, [place], keepdims=keepdim), x.value.dtype))
-    if whole and keepdim and isinstance(result, Variable):
+    if flattened and keepdim and isinstance(result, Variable):
         return wrap(x, builder_of(x).reshape(result.value, [1] * x.ndim))
     return result
 
@@ -193,22 +193,22 @@ def quantile(
     b = builder_of(x)
     flat = wrap(x, b.reshape(x.value, [-1])) if axis is None else x
     size = math.prod(x.shape) if axis is None and min(x.shape) >= 0 else size_at(flat, place, "quantile")
-    ordered, found = b.high(topk(flat, size, place, largest=False)[0].value), []
+    ordered, quantiles = b.high(topk(flat, size, place, largest=False)[0].value), []
     for share in shares:
         position = share * (size - 1)
         if interpolation in _PLACES:
             position = _PLACES[interpolation](position)
         low, high = math.floor(position), math.ceil(position)
         part = 0.5 if interpolation == "midpoint" and low != high else position - low
-        one, other = (b.slice(ordered, [i], [i + 1], [place]) for i in (low, high))
-        between = b.add(b.mul(one, 1 - part), b.mul(other, part)) if part else one
+        below, above = (b.slice(ordered, [i], [i + 1], [place]) for i in (low, high))
+        between = b.add(b.mul(below, 1 - part), b.mul(above, part)) if part else below
         between = between if keepdim else b.squeeze(between, [place])
         if axis is None and keepdim:
             between = b.reshape(between, [1] * x.ndim)
-        found.append(b.cast(between, x.value.dtype))
+        quantiles.append(b.cast(between, x.value.dtype))
     if isinstance(q, (int, float)):
-        return wrap(x, found[0])
-    return wrap(x, b.op("Concat", [b.unsqueeze(value, [0]) for value in found], {"axis": 0}))
+        return wrap(x, quantiles[0])
+    return wrap(x, b.op("Concat", [b.unsqueeze(value, [0]) for value in quantiles], {"axis": 0}))
 
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -279,9 +279,9 @@ def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -
     fill = ir.tensor(np.zeros(1, kind.numpy()), dtype=kind)
     zeros = b.op("ConstantOfShape", [b.add(most, 1)], {"value": fill})
     added = b.expand_like(b.constant(1, kind), places) if weights is None else weights.value
-    found = b.op("ScatterElements", [zeros, places, added], {"axis": 0, "reduction": "add"})
-    found.shape = ir.Shape([None])
-    return wrap(x, found)
+    counts = b.op("ScatterElements", [zeros, places, added], {"axis": 0, "reduction": "add"})
+    counts.shape = ir.Shape([None])
+    return wrap(x, counts)
 
 
 def histogram(input: Variable, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Variable:
@@ -325,8 +325,8 @@ def unique(
     """
     attributes = {"sorted": 1} | ({} if axis is None else {"axis": axis_of(x, axis)})
     outputs = builder_of(x).nodes("Unique", [x.value], attributes, outputs=4)
-    wanted = zip(outputs[1:], (return_index, return_inverse, return_counts), strict=True)
-    rest = [as_dtype(wrap(x, value), dtype) for value, asked in wanted if asked]
+    extras = zip(outputs[1:], (return_index, return_inverse, return_counts), strict=True)
+    rest = [as_dtype(wrap(x, value), dtype) for value, asked in extras if asked]
     return (wrap(x, outputs[0]), *rest) if rest else wrap(x, outputs[0])
 
 

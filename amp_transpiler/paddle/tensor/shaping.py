@@ -113,10 +113,10 @@ def broadcast_shape(x_shape: Sequence[int], y_shape: Sequence[int]) -> list[int]
     """
     sizes: list[int] = []
     for position in range(-max(len(x_shape), len(y_shape)), 0):
-        one, other = (s[position] if len(s) >= -position else 1 for s in (x_shape, y_shape))
-        if 1 not in (one, other) and -1 not in (one, other) and one != other:
+        x_size, y_size = (s[position] if len(s) >= -position else 1 for s in (x_shape, y_shape))
+        if 1 not in (x_size, y_size) and -1 not in (x_size, y_size) and x_size != y_size:
             raise InputError(f"broadcast_shape: {list(x_shape)} and {list(y_shape)} do not broadcast")
-        sizes.append(other if one == 1 else one if other == 1 or one != -1 else other)
+        sizes.append(y_size if x_size == 1 else x_size if y_size == 1 or x_size != -1 else y_size)
     return sizes
 
 
@@ -134,9 +134,10 @@ def reshape(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
     b, sizes = builder_of(x), shape_operand(x, shape)
     result = b.reshape(x.value, sizes)
     if isinstance(sizes, ir.Value) and not isinstance(shape, Variable):
-        own = dict(enumerate(x.shape))
+        x_sizes = dict(enumerate(x.shape))
         with_sizes(
-            result, [own.get(axis) if isinstance(size, int) and size == 0 else size for axis, size in enumerate(shape)]
+            result,
+            [x_sizes.get(axis) if isinstance(size, int) and size == 0 else size for axis, size in enumerate(shape)],
         )
     return wrap(x, result)
 
@@ -201,8 +202,8 @@ def unflatten(x: Variable, axis: int, shape: Variable | Sequence[Size]) -> Varia
     if not isinstance(shape, Variable) and all(size >= 0 for size in behind):
         return reshape(x, [*[0] * len(before), *shape, *behind])
     b, sizes = builder_of(x), builder_of(x).shape(x.value)
-    given = shape_operand(x, shape)
-    middle = given if isinstance(given, ir.Value) else b.constant(np.array(given, np.int64))
+    operand = shape_operand(x, shape)
+    middle = operand if isinstance(operand, ir.Value) else b.constant(np.array(operand, np.int64))
     parts = [b.slice(sizes, [0], [place], [0]), middle, b.slice(sizes, [place + 1], [x.ndim], [0])]
     return wrap(x, b.reshape(x.value, b.concat(parts, 0)))
 
@@ -223,8 +224,8 @@ def atleast_3d(*inputs: Variable) -> Variable | list[Variable]:
 
 
 def _with_axes(inputs: Sequence[Variable], least: int, missing: Any) -> Variable | list[Variable]:
-    found = [x if x.ndim >= least else unsqueeze(x, missing(x.ndim)) for x in inputs]
-    return found[0] if len(found) == 1 else found
+    results = [x if x.ndim >= least else unsqueeze(x, missing(x.ndim)) for x in inputs]
+    return results[0] if len(results) == 1 else results
 
 
 # ---- other orders ----
@@ -259,8 +260,8 @@ def t(input: Variable) -> Variable:
 def swapaxes(x: Variable, axis0: int, axis1: int) -> Variable:
     """`x` with two axes exchanged."""
     order = list(range(x.ndim))
-    one, other = axis_of(x, axis0), axis_of(x, axis1)
-    order[one], order[other] = other, one
+    first, second = axis_of(x, axis0), axis_of(x, axis1)
+    order[first], order[second] = second, first
     return transpose(x, order)
 
 
@@ -302,8 +303,8 @@ def roll(x: Variable, shifts: int | Sequence[int], axis: Axes = None) -> Variabl
         return view_as(roll(ravel(x), shifts, 0), x) if x.ndim != 1 else roll(x, shifts, 0)
     axes = [axis] if isinstance(axis, int) else list(axis)
     value = x.value
-    for shift, given in zip([shifts] if isinstance(shifts, int) else shifts, axes, strict=True):
-        place, size = axis_of(x, given), x.shape[axis_of(x, given)]
+    for shift, rolled_axis in zip([shifts] if isinstance(shifts, int) else shifts, axes, strict=True):
+        place, size = axis_of(x, rolled_axis), x.shape[axis_of(x, rolled_axis)]
         distance = shift % size if size > 0 else shift
         if distance:
             tail = b.slice(value, [-distance], [2**63 - 1], [place])
@@ -363,8 +364,8 @@ def column_stack(x: Sequence[Variable]) -> Variable:
 
 
 def _at_least(rank: int, x: Sequence[Variable]) -> list[Variable]:
-    found = {1: atleast_1d, 2: atleast_2d, 3: atleast_3d}[rank](*x)
-    return [found] if isinstance(found, Variable) else found
+    parts = {1: atleast_1d, 2: atleast_2d, 3: atleast_3d}[rank](*x)
+    return [parts] if isinstance(parts, Variable) else parts
 
 
 # ---- splitting ----
@@ -410,9 +411,9 @@ def chunk(x: Variable, chunks: int, axis: int = 0) -> list[Variable]:
         b = builder_of(x)
         length = b.slice(b.shape(x.value), [place], [place + 1], [0])
         part = b.div(b.add(length, chunks - 1), chunks)
-        left = b.sub(length, b.mul(part, b.constant(np.arange(chunks))))
-        lengths = b.minimum(b.maximum(left, 0), part)
-        return [wrap(x, made) for made in b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=chunks)]
+        remaining = b.sub(length, b.mul(part, b.constant(np.arange(chunks))))
+        lengths = b.minimum(b.maximum(remaining, 0), part)
+        return [wrap(x, output) for output in b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=chunks)]
     each = -(-size // chunks)
     return _split(x, [min(each, size - start) for start in range(0, size, each)], place)
 
@@ -468,17 +469,17 @@ def expand(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
     if isinstance(sizes, ir.Value):  # ONNX broadcasts both ways, so that 1 keeps a size: and -1 becomes 1
         result = b.op("Expand", [x.value, b.maximum(sizes, 1)])
         if not isinstance(shape, Variable):
-            own = [1] * (len(shape) - x.ndim) + list(x.shape)
-            with_sizes(result, [_expanded(size, given) for size, given in zip(own, shape, strict=True)])
+            x_sizes = [1] * (len(shape) - x.ndim) + list(x.shape)
+            with_sizes(result, [_expanded(size, requested) for size, requested in zip(x_sizes, shape, strict=True)])
         return wrap(x, result)
     return wrap(x, b.op("Expand", [x.value, b.constant(np.array([1 if s == -1 else s for s in sizes], np.int64))]))
 
 
-def _expanded(size: int, given: Size) -> int | None:
+def _expanded(size: int, requested: Size) -> int | None:
     """Return the size of an axis after `expand`; None if it is not known."""
-    if isinstance(given, Variable):  # 1, or any number of 1
+    if isinstance(requested, Variable):  # 1, or any number of 1
         return size if size > 1 else None
-    return given if given > 1 else size
+    return requested if requested > 1 else size
 
 
 broadcast_to = expand
@@ -527,9 +528,9 @@ def as_strided(x: Variable, shape: Sequence[int], stride: Sequence[int], offset:
     for axis, step in enumerate(stride):
         positions += (np.arange(shape[axis]) * step).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     flat = ravel(x)
-    known = math.prod(x.shape)
-    if positions.size and min(x.shape, default=1) >= 0 and int(positions.max()) >= known:
-        raise InputError(f"as_strided: element {int(positions.max())} is outside of {x!r}, which has {known}")
+    count = math.prod(x.shape)
+    if positions.size and min(x.shape, default=1) >= 0 and int(positions.max()) >= count:
+        raise InputError(f"as_strided: element {int(positions.max())} is outside of {x!r}, which has {count}")
     return wrap(x, builder_of(x).op("Gather", [flat.value, builder_of(x).constant(positions)], {"axis": 0}))
 
 
@@ -543,10 +544,10 @@ def swapdims(x: Variable, dim0: int, dim1: int) -> Variable:
 
 def broadcast_shapes(*shapes: Sequence[int]) -> list[int]:
     """Return the shape in which variables of these shapes meet."""
-    found: list[int] = []
-    for one in shapes:
-        found = broadcast_shape(found, one)
-    return found
+    common: list[int] = []
+    for sizes in shapes:
+        common = broadcast_shape(common, sizes)
+    return common
 
 
 def unfold(x: Variable, axis: int, size: int, step: int) -> Variable:

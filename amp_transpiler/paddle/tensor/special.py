@@ -57,12 +57,12 @@ def _in_float32(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def computed(x: Variable, *args: Any, **kwargs: Any) -> Any:
-        given = x.dtype if is_float_tensor(x.value) else "float32"
+        dtype = x.dtype if is_float_tensor(x.value) else "float32"
         with disable_amp():
-            found = function(x.astype("float32"), *args, **kwargs)
-            parts = found if isinstance(found, tuple) else (found,)
-            parts = tuple(as_dtype(part, given) for part in parts)
-        return parts if isinstance(found, tuple) else parts[0]
+            result = function(x.astype("float32"), *args, **kwargs)
+            parts = result if isinstance(result, tuple) else (result,)
+            parts = tuple(as_dtype(part, dtype) for part in parts)
+        return parts if isinstance(result, tuple) else parts[0]
 
     return cast("_Function", computed)
 
@@ -132,21 +132,21 @@ def gammaincc(x: Variable, y: Variable) -> Variable:
 
 def _incomplete(x: Variable, y: Variable, *, upper: bool) -> Variable:
     """The integral up to `y`, or from `y` on with `upper`; its derivative by `y` is `y^(x - 1) e^-y / gamma(x)`."""
-    given = y.dtype if is_float_tensor(y.value) else "float32"
+    dtype = y.dtype if is_float_tensor(y.value) else "float32"
     with disable_amp():
         a, z = broadcast_tensors([x.astype("float64"), y.astype("float64")])
-        known, bound = _constant(a), _constant(z)
-        sound = emit("And", [known > 0.0, bound >= 0.0])
+        exponent, bound = _constant(a), _constant(z)
+        sound = emit("And", [exponent > 0.0, bound >= 0.0])
         inside = emit("And", [sound, emit("And", [bound > 0.0, bound < math.inf])])
-        safe, at = where(inside, known, 1.0), where(inside, bound, 1.0)
+        safe, at = where(inside, exponent, 1.0), where(inside, bound, 1.0)
         factor = emit("Exp", [safe * emit("Log", [at]) - at - _log_gamma(safe)])  # at^safe e^-at / gamma(safe)
         near = at < safe + 1.0
         low, high = factor * _series(safe, where(near, at, 1.0)), factor * _fraction(safe, where(near, safe + 2.0, at))
         value = where(near, 1.0 - low, high) if upper else where(near, low, 1.0 - high)
         ends = where(bound > 0.0, 0.0, 1.0) if upper else where(bound > 0.0, 1.0, 0.0)
-        found = where(sound, where(inside, value, ends), math.nan)
+        result = where(sound, where(inside, value, ends), math.nan)
         slope = factor / at * (-1.0 if upper else 1.0)
-        return as_dtype(found + where(inside, slope * (z - bound), 0.0), given)
+        return as_dtype(result + where(inside, slope * (z - bound), 0.0), dtype)
 
 
 def _repeat(
@@ -279,8 +279,8 @@ def erfinv(x: Variable) -> Variable:
     ends = _polynomial(emit("Sqrt", [maximum(w, 5.0)]) - 3.0, _ENDS)
     near = _constant(y * where(w < 5.0, middle, ends))
     slope = emit("Exp", [near * near]) * (math.sqrt(math.pi) / 2)
-    found = near - (emit("Erf", [near]) - y) * slope  # a step of Newton's, which has the right derivative too
-    return where(inside, found, where(emit("Abs", [x]) > 1.0, math.nan, _constant(x) * math.inf))
+    refined = near - (emit("Erf", [near]) - y) * slope  # a step of Newton's, which has the right derivative too
+    return where(inside, refined, where(emit("Abs", [x]) > 1.0, math.nan, _constant(x) * math.inf))
 
 
 # ---- Bessel's functions ----
@@ -369,8 +369,8 @@ def gcd(x: Variable, y: Variable) -> Variable:
         rest = emit("Mod", [large, where(done, 1, small)])
         return [where(done, large, small), where(done, 0, rest)]
 
-    found: Variable = while_loop(go_on, step, [a, b])[0]
-    return found
+    divisors: Variable = while_loop(go_on, step, [a, b])[0]
+    return divisors
 
 
 def lcm(x: Variable, y: Variable) -> Variable:

@@ -52,11 +52,11 @@ def _diagonalized(x: Variable) -> tuple[Variable, Variable]:
     beside = 1.0 - unit
     scale = sum_of(x * x, [-2, -1], keepdim=True)
 
-    def left(now: Variable) -> Variable:
+    def off_diagonal(now: Variable) -> Variable:
         return max_of(emit("Abs", [now * beside]), [-2, -1], keepdim=True)
 
     def go_on(step: Variable, now: Variable, _: Variable) -> Variable:
-        wide = any_of(left(now) * left(now) > scale * _ROUNDING**2)
+        wide = any_of(off_diagonal(now) * off_diagonal(now) > scale * _ROUNDING**2)
         return emit("And", [wide, step < 30 * size * size])
 
     def turn(step: Variable, now: Variable, vectors: Variable) -> list[Variable]:
@@ -98,12 +98,12 @@ def _diagonalized(x: Variable) -> tuple[Variable, Variable]:
     return constant(wrap(x, values)), constant(ordered)
 
 
-def _eigen(x: Variable, known: Variable) -> tuple[Variable, Variable]:
-    """Eigenvalues and eigenvectors of `known`, with the derivatives by `x` as if it were symmetric.
+def _eigen(x: Variable, symmetric: Variable) -> tuple[Variable, Variable]:
+    """Eigenvalues and eigenvectors of `symmetric`, with the derivatives by `x` as if it were symmetric.
 
     `dV = V (F * V^T dX V)`, where F holds the reciprocals of the differences of eigenvalues.
     """
-    values, vectors = _diagonalized(constant(known))
+    values, vectors = _diagonalized(constant(symmetric))
     change = change_of((x + matrix_transpose(x)) * 0.5)
     inner = matmul(matmul(matrix_transpose(vectors), change), vectors)
     b = builder_of(x)
@@ -216,9 +216,9 @@ def _largest(x: Variable, q: int | None) -> tuple[Variable, Variable, Variable]:
     return left[..., :count], sizes[..., :count], right[..., :count]
 
 
-def _bound(x: Variable, sizes: Variable, given: float | None) -> Variable:
+def _bound(x: Variable, sizes: Variable, rcond: float | None) -> Variable:
     """The size below which singular values count as 0, relative to the largest."""
-    share = max(x.shape[-2:]) * 2.0**-23 if given is None else given
+    share = max(x.shape[-2:]) * 2.0**-23 if rcond is None else rcond
     return max_of(sizes, -1, keepdim=True) * share
 
 
@@ -257,9 +257,9 @@ def lstsq(
     turned = where(counts, 1.0 / where(counts, sizes, 1.0), 0.0)
     b = builder_of(x)
     column = wrap(x, b.unsqueeze(turned.value, [x.ndim - 1]))
-    found = matmul(right, column * matmul(matrix_transpose(left), y))
-    away = matmul(x, found) - y
-    return found, sum_of(away * away, -2), sum_of(counts.astype("int32"), -1).astype("int32"), sizes
+    solution = matmul(right, column * matmul(matrix_transpose(left), y))
+    away = matmul(x, solution) - y
+    return solution, sum_of(away * away, -2), sum_of(counts.astype("int32"), -1).astype("int32"), sizes
 
 
 def matrix_norm(x: Variable, p: float | str = "fro", axis: Sequence[int] = (-2, -1), keepdim: bool = False) -> Variable:
@@ -280,10 +280,10 @@ def matrix_norm(x: Variable, p: float | str = "fro", axis: Sequence[int] = (-2, 
     others = [a for a in range(x.ndim) if a not in (rows, columns)]
     b = builder_of(x)
     last = wrap(x, b.transpose(x.value, [*others, rows, columns]))
-    found = _norm_of_last(last, p)
+    norms = _norm_of_last(last, p)
     if keepdim:
-        found = wrap(x, b.unsqueeze(found.value, sorted((rows, columns))))
-    return found
+        norms = wrap(x, b.unsqueeze(norms.value, sorted((rows, columns))))
+    return norms
 
 
 def _norm_of_last(x: Variable, p: float | str) -> Variable:

@@ -30,13 +30,13 @@ def getitem(x: Variable, key: Any) -> Variable:
     Raises:
         InputError: it has more entries than `x` has axes, or a number outside of an axis, or something else.
     """
-    value, entries = _one_an_axis(x, key)
+    value, entries = _entry_per_axis(x, key)
     sliced = _sliced(x, value, entries)
-    kept = [entry for entry in entries if not isinstance(entry, _Number)]
-    chosen = [axis for axis, entry in enumerate(kept) if isinstance(entry, _Chosen)]
+    remaining = [entry for entry in entries if not isinstance(entry, _Number)]
+    chosen = [axis for axis, entry in enumerate(remaining) if isinstance(entry, _Chosen)]
     if not chosen:
         return wrap(x, sliced)
-    places = [kept[axis].places for axis in chosen]  # type: ignore[union-attr]  # chosen are those that have them
+    places = [remaining[axis].places for axis in chosen]  # type: ignore[union-attr]  # chosen are those that have them
     return wrap(x, _gathered(builder_of(x), sliced, chosen, places))
 
 
@@ -75,7 +75,7 @@ class _Chosen:
     places: ir.Value
 
 
-def _one_an_axis(x: Variable, key: Any) -> tuple[ir.Value, list[_Number | slice | _Chosen]]:
+def _entry_per_axis(x: Variable, key: Any) -> tuple[ir.Value, list[_Number | slice | _Chosen]]:
     """Return `x` with its new axes, and an entry for each axis."""
     keys = list(key) if isinstance(key, tuple) else [key]
     b = builder_of(x)
@@ -154,11 +154,11 @@ def _sliced(x: Variable, value: ir.Value, entries: Sequence[_Number | slice | _C
     if axes:
         bounds = [shape_operand(x, part) for part in (starts, ends, axes, steps)]
         values = [part if isinstance(part, ir.Value) else b.constant(np.array(part, np.int64)) for part in bounds]
-        own = dict(enumerate(value.shape or ()))
+        size_of_axis = dict(enumerate(value.shape or ()))
         ones = [axis for axis, entry in enumerate(entries) if isinstance(entry, _Number)]
         value = b.op("Slice", [value, *values])
-        sizes = [1 if axis in ones else None if axis in axes else size for axis, size in own.items()]
-        value = with_sizes(value, sizes) if own else value
+        sizes = [1 if axis in ones else None if axis in axes else size for axis, size in size_of_axis.items()]
+        value = with_sizes(value, sizes) if size_of_axis else value
     return b.squeeze(value, [axis for axis, entry in enumerate(entries) if isinstance(entry, _Number)])
 
 
@@ -170,7 +170,7 @@ def _gathered(b: GraphBuilder, value: ir.Value, axes: Sequence[int], places: Seq
     for other in places[1:]:
         like = b.add(b.mul(like, 0), b.mul(other, 0))
     width = len(like.shape or ())
-    together = b.concat([b.unsqueeze(b.expand_like(one, like), [width]) for one in places], width)
+    together = b.concat([b.unsqueeze(b.expand_like(place, like), [width]) for place in places], width)
     rank = len(value.shape or ())
     others = [axis for axis in range(rank) if axis not in axes]
     taken = b.op("GatherND", [b.transpose(value, [*axes, *others]), together])
