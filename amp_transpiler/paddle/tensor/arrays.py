@@ -1,4 +1,4 @@
-"""Arrays of variables: `create_array`, `array_write`, `array_read` and `array_length`.
+"""Keeps variables in arrays: `create_array`, `array_write`, `array_read` and `array_length`.
 
 An array is known while a program is built: a list of variables. So gradients pass through what is written and read,
 `concat` and `stack` take it, and nothing of it is left in the program.
@@ -51,7 +51,7 @@ class TensorArray(list[Variable]):
 
 
 def create_array(dtype: Any, initialized_list: Iterable[Variable] | None = None) -> TensorArray:
-    """Return an array, empty unless there is a list.
+    """Return an array, empty unless `initialized_list` is given.
 
     Args:
         dtype: the element type of its variables.
@@ -104,7 +104,7 @@ def array_write(x: Variable, i: Variable | int, array: TensorArray | None = None
 
 
 def array_read(array: TensorArray, i: Variable | int) -> Variable:
-    """Return what is at a place of an array.
+    """Return the variable at a place of an array.
 
     Args:
         array: the array.

@@ -1,4 +1,4 @@
-"""New tensors, in the current program; and those in the shape of others."""
+"""Creates tensors in the current program: constants, ranges, diagonals, and tensors in the shape of others."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Shape = Variable | Sequence[Size] | int
 
 
 def full(shape: Shape, fill_value: Number, dtype: Any = None) -> Variable:
-    """Return one number everywhere.
+    """Return a tensor that holds one number everywhere.
 
     Args:
         shape: sizes; numbers, or integer variables of one element, or an integer vector.
@@ -100,7 +100,7 @@ def _expanded(number: Variable, sizes: Variable | Sequence[Size]) -> Variable:
 def fill_constant(
     shape: Shape, dtype: Any, value: Number, force_cpu: bool = False, out: Variable | None = None
 ) -> Variable:
-    """Return one number everywhere, as `full`.
+    """Return a tensor that holds one number everywhere, as `full`.
 
     Raises:
         OptionError: `out` is given: a variable is computed once.
@@ -125,7 +125,7 @@ empty = zeros
 
 
 def full_like(x: Variable, fill_value: Number, dtype: Any = None) -> Variable:
-    """Return one number in the shape of `x`, and of its element type unless `dtype` is given."""
+    """Return a tensor of one number in the shape of `x`, and of its element type unless `dtype` is given."""
     b = builder_of(x)
     element = x.value.dtype if dtype is None else parse_dtype(dtype)
     if isinstance(fill_value, Variable):
@@ -201,7 +201,7 @@ def _constant(array: np.ndarray, dtype: Any) -> Variable:
 def arange(
     start: Variable | float = 0, end: Variable | float | None = None, step: Variable | float = 1, dtype: Any = None
 ) -> Variable:
-    """Return `start, start + step, ...` below `end`, or `0, 1, ...` below `start` alone.
+    """Return `start, start + step, ...` below `end`, or `0, 1, ...` below `start` without `end`.
 
     It is int64 unless one of the numbers is a float (then float32) or `dtype` says otherwise. A variable among them has
     one element.
@@ -237,7 +237,7 @@ def logspace(start: float, stop: float, num: int, base: float = 10.0, dtype: Any
 
 
 def meshgrid(*args: Variable | Sequence[Variable]) -> list[Variable]:
-    """Return for each vector a tensor with one axis per vector, in which it runs along its own."""
+    """Return a tensor for each vector, with an axis per vector: it runs along its axis and repeats along the others."""
     vectors = [x for item in args for x in ([item] if isinstance(item, Variable) else item)]
     b = builder_of(*vectors)
     sizes = b.concat([b.reshape(b.op("Shape", [x.value]), [1]) for x in vectors], 0)
@@ -256,12 +256,12 @@ def eye(num_rows: int, num_columns: int | None = None, dtype: Any = None) -> Var
 
 
 def tril(x: Variable, diagonal: int = 0) -> Variable:
-    """`x` with zeros above a diagonal of its matrices, the main one or the one so far above it."""
+    """Return `x` with zeros above a diagonal of its matrices: the main one, or the one `diagonal` places above it."""
     return _triangle(x, diagonal, 0)
 
 
 def triu(x: Variable, diagonal: int = 0) -> Variable:
-    """`x` with zeros below a diagonal of its matrices, the main one or the one so far above it."""
+    """Return `x` with zeros below a diagonal of its matrices: the main one, or the one `diagonal` places above it."""
     return _triangle(x, diagonal, 1)
 
 
@@ -281,7 +281,7 @@ def triu_indices(row: int, col: int | None = None, offset: int = 0, dtype: Any =
 
 
 def diag(x: Variable, offset: int = 0, padding_value: float = 0) -> Variable:
-    """A matrix with a vector on a diagonal and `padding_value` elsewhere; or the diagonal of a matrix.
+    """Return a matrix with a vector on a diagonal and `padding_value` elsewhere; or the diagonal of a matrix.
 
     Raises:
         InputError: `x` is neither a vector nor a matrix.
@@ -299,12 +299,12 @@ def diag(x: Variable, offset: int = 0, padding_value: float = 0) -> Variable:
 
 
 def diagflat(x: Variable, offset: int = 0) -> Variable:
-    """A matrix with the elements of `x` on a diagonal and zeros elsewhere."""
+    """Return a matrix with the elements of `x` on a diagonal and zeros elsewhere."""
     return diag_embed(wrap(x, builder_of(x).reshape(x.value, [-1])), offset)
 
 
 def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
-    """Matrices with the last axis of `input` on a diagonal and zeros elsewhere; their axes at `dim1` and `dim2`.
+    """Return matrices with the last axis of `input` on a diagonal and zeros elsewhere, along axes `dim1` and `dim2`.
 
     Raises:
         InputError: the size of the last axis is not known.
@@ -330,7 +330,7 @@ def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1)
 
 
 def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The diagonals of the matrices along two axes, whose sizes must be known, as the last axis.
+    """Return the diagonals of the matrices along two axes, whose sizes must be known, as the last axis.
 
     Raises:
         InputError: the sizes are not known, or there is no such diagonal.
@@ -373,7 +373,7 @@ def from_numpy(ndarray: np.ndarray) -> Variable:
 
 
 def vander(x: Variable, n: int | None = None, increasing: bool = False) -> Variable:
-    """The powers of the elements of a vector as rows: `n` of them, as many as elements unless given."""
+    """Return the powers of the elements of a vector as rows: `n` of them, as many as elements unless given."""
     count = x.shape[0] if n is None else n
     if count < 0:
         raise InputError(f"vander: give n, since the size of {x!r} is not known")

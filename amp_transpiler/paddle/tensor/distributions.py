@@ -1,4 +1,4 @@
-"""Numbers drawn from further distributions. No gradient passes through a draw.
+"""Draws numbers from further distributions. No gradient passes through a draw.
 
 The methods that end in `_` return numbers in the shape and type of the variable; as all of them here, they overwrite
 nothing: write `x = x.exponential_()`.
@@ -48,12 +48,12 @@ _LONG = 600.0  # beyond this exp(-x) would vanish in float64, and the normal dis
 
 
 def _inside(x: Variable) -> Variable:
-    """Numbers drawn evenly from within (0, 1), float32, in the shape of `x`."""
+    """Return numbers drawn evenly from within (0, 1), float32, in the shape of `x`."""
     return fractions_like(x) * (1 - 2.0**-23) + 2.0**-25
 
 
 def _done(drawn: Variable, like: Variable) -> Variable:
-    """What was drawn, in the type of a variable."""
+    """Return drawn numbers in the type of a variable, without a gradient."""
     drawn = as_dtype(drawn, like.dtype)
     drawn.stop_gradient = True
     return drawn
@@ -90,7 +90,7 @@ def cauchy_(x: Variable, loc: float = 0.0, scale: float = 1.0) -> Variable:
 
 
 def geometric_(x: Variable, probs: float) -> Variable:
-    """Return how many trials each took up to the first success, whose probability is `probs`."""
+    """Return how many trials each element takes up to the first success, whose probability is `probs`."""
     with disable_amp():
         return _done(emit("Floor", [emit("Log", [_inside(x)]) * (1 / math.log1p(-probs))]) + 1.0, x)
 

@@ -1,4 +1,4 @@
-"""Products of vectors and matrices."""
+"""Computes products of vectors and matrices, norms of differences and covariances."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LAST = 2**63 - 1
 
 
 def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False) -> Variable:
-    """The matrix product, batched as numpy's; either may be transposed first, along its last two axes."""
+    """Return the matrix product, batched as numpy's; either may be transposed first, along its last two axes."""
     b = builder_of(x, y)
     first, second = in_one_type(x, y)
     if (transpose_x or transpose_y) and x.ndim == y.ndim == 2:
@@ -60,12 +60,12 @@ def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: boo
 
 
 def mm(input: Variable, mat2: Variable) -> Variable:
-    """The matrix product."""
+    """Return the matrix product."""
     return matmul(input, mat2)
 
 
 def bmm(x: Variable, y: Variable) -> Variable:
-    """The matrix products of two batches, [batch, rows, inner] and [batch, inner, columns].
+    """Return the matrix products of two batches, [batch, rows, inner] and [batch, inner, columns].
 
     Raises:
         InputError: one of them does not have three axes.
@@ -76,22 +76,22 @@ def bmm(x: Variable, y: Variable) -> Variable:
 
 
 def mv(x: Variable, vec: Variable) -> Variable:
-    """The product of a matrix and a vector."""
+    """Return the product of a matrix and a vector."""
     return matmul(x, vec)
 
 
 def dot(x: Variable, y: Variable) -> Variable:
-    """The products of vectors, along the last axis."""
+    """Return the products of vectors, along the last axis."""
     return sum_of(binary("Mul", x, y), -1)
 
 
 def vecdot(x: Variable, y: Variable, axis: int = -1) -> Variable:
-    """The products of vectors, along `axis`."""
+    """Return the products of vectors, along `axis`."""
     return sum_of(binary("Mul", x, y), axis)
 
 
 def inner(x: Variable, y: Variable) -> Variable:
-    """The products of all vectors along the last axes of both."""
+    """Return the products of all vectors along the last axes of both."""
     if not x.ndim or not y.ndim:
         return binary("Mul", x, y)
     b = builder_of(x, y)
@@ -107,7 +107,7 @@ def inner(x: Variable, y: Variable) -> Variable:
 
 
 def _rows(b: GraphBuilder, value: ir.Value) -> ir.Value:
-    """The vectors along the last axis as the rows of a matrix."""
+    """Return the vectors along the last axis as the rows of a matrix."""
     width = (value.shape or [None])[-1]
     if isinstance(width, int):
         return b.reshape(value, [-1, width])
@@ -116,7 +116,7 @@ def _rows(b: GraphBuilder, value: ir.Value) -> ir.Value:
 
 
 def outer(x: Variable, y: Variable) -> Variable:
-    """The products of each element of `x` with each of `y`: a matrix."""
+    """Return the products of each element of `x` with each of `y`: a matrix."""
     b = builder_of(x, y)
     return binary("Mul", wrap(x, b.reshape(x.value, [-1, 1])), wrap(y, b.reshape(y.value, [1, -1])))
 
@@ -125,7 +125,7 @@ ger = outer
 
 
 def addmm(input: Variable, x: Variable, y: Variable, beta: float = 1.0, alpha: float = 1.0) -> Variable:
-    """`beta * input + alpha * x @ y`."""
+    """Return `beta * input + alpha * x @ y`."""
     product = matmul(x, y)
     product = product if alpha == 1 else binary("Mul", product, alpha)
     return binary("Add", product, input if beta == 1 else binary("Mul", input, beta))
@@ -135,7 +135,7 @@ baddbmm = addmm
 
 
 def einsum(equation: str, *operands: Variable) -> Variable:
-    """Sums of products, as the equation says: `ij,jk->ik` is the matrix product.
+    """Return sums of products, as the equation says: `ij,jk->ik` is the matrix product.
 
     Without `->`, the result has the letters that appear once, in alphabetical order.
 
@@ -152,7 +152,7 @@ def einsum(equation: str, *operands: Variable) -> Variable:
 
 
 def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Variable:
-    """The sums of products along axes of both.
+    """Return the sums of products along axes of both.
 
     Args:
         x: one operand.
@@ -183,7 +183,7 @@ def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Seq
 
 
 def multi_dot(x: Sequence[Variable]) -> Variable:
-    """The product of matrices, from the first to the last."""
+    """Return the product of matrices, from the first to the last."""
     result = x[0]
     for other in x[1:]:
         result = matmul(result, other)
@@ -191,12 +191,12 @@ def multi_dot(x: Sequence[Variable]) -> Variable:
 
 
 def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The sums of diagonals; see `diagonal`."""
+    """Return the sums of diagonals; see `diagonal`."""
     return sum_of(diagonal(x, offset, axis1, axis2), -1)
 
 
 def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
-    """The cross products of vectors of three numbers along `axis`, unless given the first axis of size 3.
+    """Return the cross products of vectors of three numbers along `axis`: unless given, the first axis of size 3.
 
     Raises:
         InputError: no axis has size 3.
@@ -220,7 +220,7 @@ def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
 
 
 def kron(x: Variable, y: Variable) -> Variable:
-    """The product of each element of `x` with all of `y`, in its place: the Kronecker product."""
+    """Return the Kronecker product: each element of `x` times all of `y`, in its place."""
     b = builder_of(x, y)
     rank = max(x.ndim, y.ndim)
     first = b.unsqueeze(x.value, list(range(rank - x.ndim)))
@@ -240,7 +240,7 @@ def kron(x: Variable, y: Variable) -> Variable:
 def cdist(
     x: Variable, y: Variable, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Variable:
-    """The `p`-norms of the differences of each row of `x` and each of `y`; `compute_mode` has no effect."""
+    """Return the `p`-norms of the differences of each row of `x` and each of `y`; `compute_mode` has no effect."""
     del compute_mode
     b = builder_of(x, y)
     rows, columns = b.unsqueeze(x.value, [x.ndim - 1]), b.unsqueeze(y.value, [y.ndim - 2])
@@ -248,7 +248,7 @@ def cdist(
 
 
 def pdist(x: Variable, p: float = 2.0) -> Variable:
-    """The `p`-norms of the differences of all pairs of rows of a matrix, whose number must be known."""
+    """Return the `p`-norms of the differences of all pairs of rows of a matrix, whose number must be known."""
     first, second = np.triu_indices(x.shape[0], 1)
     b = builder_of(x)
     earlier, later = (
@@ -260,14 +260,14 @@ def pdist(x: Variable, p: float = 2.0) -> Variable:
 def vector_norm(
     x: Variable, p: float = 2.0, axis: int | Sequence[int] | None = None, keepdim: bool = False
 ) -> Variable:
-    """The `p`-norm of the elements along axes, of all unless given."""
+    """Return the `p`-norm of the elements along axes, or of all elements unless axes are given."""
     if p == 2 and axis is not None and not isinstance(axis, int):
         return norm(x, "fro", axis, keepdim)
     return norm(x, float(p), axis, keepdim)
 
 
 def cov(x: Variable, rowvar: bool = True, ddof: bool = True) -> Variable:
-    """The covariances of the rows of a matrix, or of its columns, whose number of samples must be known."""
+    """Return the covariances of a matrix's rows, or of its columns; the number of samples must be known."""
     rows = x if rowvar else transpose(x, [1, 0])
     b = builder_of(x)
     apart = b.sub(rows.value, b.cast(b.mean(rows.value, [1]), x.value.dtype))
@@ -276,7 +276,7 @@ def cov(x: Variable, rowvar: bool = True, ddof: bool = True) -> Variable:
 
 
 def corrcoef(x: Variable, rowvar: bool = True) -> Variable:
-    """The correlations of the rows of a matrix, or of its columns."""
+    """Return the correlations of the rows of a matrix, or of its columns."""
     shared = cov(x, rowvar)
     b = builder_of(x)
     spread = b.op("Sqrt", [diagonal(shared).value])

@@ -1,4 +1,4 @@
-"""Random numbers. A program draws them from its seed and its step's number, so each run draws anew.
+"""Draws random numbers. A program draws them from its seed and its step's number, so each run draws others.
 
 The same seed draws the same on every machine, and a program that is resumed goes on as if it had not stopped. The
 numbers are not those of Paddle's generator. A test program (`clone(for_test=True)`) draws the same in each run.
@@ -49,7 +49,7 @@ Shape = Variable | Sequence[Size] | int
 
 
 def _fractions(shape: ir.Value, program: Program, seed: int = 0) -> ir.Value:
-    """Numbers in [0, 1), float32, in the shape of a value of the program."""
+    """Draw numbers from [0, 1), float32, in the shape of a value of the program."""
     ensure_random_state(program, default_startup_program())
     b = program.builder()
     with disable_amp():  # the words do not fit into 16 bits
@@ -76,7 +76,7 @@ def fractions_like(x: Variable, seed: int = 0) -> Variable:
 
 
 def normal_like(like: Variable, seed: int = 0) -> Variable:
-    """Standard normal numbers, float32, from pairs of uniform ones (Box and Muller's method)."""
+    """Draw standard normal numbers, float32, from pairs of uniform ones (Box and Muller's method)."""
     b = builder_of(like)
     first, second = (_fractions(like.value, like.program, seed) for _ in range(2))
     with disable_amp():

@@ -1,4 +1,4 @@
-"""Order: sorting, the largest few, where the largest is, and places in what is sorted."""
+"""Sorts and searches: the largest few, the index of the largest, quantiles, positions in sorted vectors, histograms."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = [
 
 
 def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
-    """The index of the largest element along `axis`, or of the largest of all in `x` flattened."""
+    """Return the index of the largest element along `axis`, or of the largest of all in `x` flattened."""
     return _place("ArgMax", x, axis, keepdim, dtype)
 
 
 def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
-    """The index of the smallest element along `axis`, or of the smallest of all in `x` flattened."""
+    """Return the index of the smallest element along `axis`, or of the smallest of all in `x` flattened."""
     return _place("ArgMin", x, axis, keepdim, dtype)
 
 
@@ -67,7 +67,7 @@ def _place(op_type: str, x: Variable, axis: int | None, keepdim: bool, dtype: An
 def topk(
     x: Variable, k: int | Variable, axis: int | None = None, largest: bool = True, sorted: bool = True
 ) -> tuple[Variable, Variable]:
-    """The `k` largest elements along `axis` (the last unless given), or the smallest, and their indices.
+    """Return the `k` largest elements along `axis` (the last unless given), or the smallest, and their indices.
 
     Args:
         x: floats or integers.
@@ -99,7 +99,7 @@ def _top(x: Variable, count: ir.Value, axis: int, largest: bool) -> tuple[Variab
 
 
 def _in_order(x: Variable, axis: int, descending: bool) -> tuple[Variable, Variable]:
-    """The elements in order, equal ones as they were, and their indices."""
+    """Sort stably, and return the elements and their indices."""
     place, b = axis_of(x, axis), builder_of(x)
     size = x.shape[place]
     count = (
@@ -112,24 +112,24 @@ def _in_order(x: Variable, axis: int, descending: bool) -> tuple[Variable, Varia
 
 
 def sort(x: Variable, axis: int = -1, descending: bool = False, stable: bool = False) -> Variable:
-    """The elements in order along `axis`. It is always stable."""
+    """Return the elements in order along `axis`. Sorting is always stable."""
     del stable
     return _in_order(x, axis, descending)[0]
 
 
 def msort(input: Variable) -> Variable:
-    """The elements in order along axis 0."""
+    """Return the elements in order along axis 0."""
     return sort(input, 0)
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False, stable: bool = False) -> Variable:
-    """The indices that put the elements in order along `axis`. It is always stable."""
+    """Return the indices that put the elements in order along `axis`. Sorting is always stable."""
     del stable
     return _in_order(x, axis, descending)[1]
 
 
 def kthvalue(x: Variable, k: int, axis: int | None = None, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """The `k`-th smallest element along `axis` (the last unless given), and its index."""
+    """Return the `k`-th smallest element along `axis` (the last unless given), and its index."""
     b, place = builder_of(x), x.ndim - 1 if axis is None else axis_of(x, axis)
     taken = []
     for part in topk(x, k, place, largest=False):
@@ -139,7 +139,7 @@ def kthvalue(x: Variable, k: int, axis: int | None = None, keepdim: bool = False
 
 
 def median(x: Variable, axis: int | None = None, keepdim: bool = False, mode: str = "avg") -> Any:
-    """The element in the middle, along an `axis` whose size is known, or of all.
+    """Return the element in the middle, along an `axis` whose size is known, or of all.
 
     Args:
         x: floats.
@@ -176,7 +176,7 @@ def median(x: Variable, axis: int | None = None, keepdim: bool = False, mode: st
 def quantile(
     x: Variable, q: float | Sequence[float], axis: Axes = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Variable:
-    """The numbers that a share `q` of the elements are below, along an axis of known size, or of all.
+    """Return the numbers that a share `q` of the elements are below, along an axis of known size, or of all.
 
     Args:
         x: floats.
@@ -247,7 +247,7 @@ _PLACES: dict[str, Callable[[float], float]] = {"lower": math.floor, "higher": m
 
 
 def searchsorted(sorted_sequence: Variable, values: Variable, out_int32: bool = False, right: bool = False) -> Variable:
-    """Where to insert values so that a sequence stays sorted: the number of its elements below each of them.
+    """Return where to insert values so that a sequence stays sorted: how many of its elements are below each of them.
 
     Args:
         sorted_sequence: sorted along its last axis; a vector, or with the other axes of `values`.
@@ -266,12 +266,12 @@ def searchsorted(sorted_sequence: Variable, values: Variable, out_int32: bool = 
 
 
 def bucketize(x: Variable, sorted_sequence: Variable, out_int32: bool = False, right: bool = False) -> Variable:
-    """The bucket, between the numbers of a sorted vector, that each element is in; see `searchsorted`."""
+    """Return the bucket, between the numbers of a sorted vector, that each element is in; see `searchsorted`."""
     return searchsorted(sorted_sequence, x, out_int32, right)
 
 
 def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -> Variable:
-    """How often each of 0, 1, ... is among the integers of a vector, or the sums of their weights."""
+    """Count how often each of 0, 1, ... is among the integers of a vector, or sum up their weights."""
     b = builder_of(x, weights)
     places = b.cast(x.value, ir.DataType.INT64)
     most = b.reduce("ReduceMax", b.concat([places, b.constant(np.array([minlength - 1], np.int64))], 0), [0])
@@ -285,7 +285,7 @@ def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -
 
 
 def histogram(input: Variable, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Variable:
-    """How many elements are in each of equal bins from `min` to `max`: of the data's if both are 0; int64."""
+    """Count the elements in equal bins from `min` to `max`, or over the range of the data if both are 0; int64."""
     b = builder_of(input)
     flat = b.cast(b.reshape(input.value, [-1]), ir.DataType.FLOAT)
     if min or max:
@@ -310,7 +310,7 @@ def unique(
     axis: int | None = None,
     dtype: Any = "int64",
 ) -> Any:
-    """The elements of `x` in order, each once, or its slices along `axis`; how many depends on the data.
+    """Return the elements of `x` in order, each once, or its slices along `axis`; how many depends on the data.
 
     Args:
         x: floats or integers.

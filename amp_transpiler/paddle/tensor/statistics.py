@@ -1,4 +1,4 @@
-"""Statistics of what is there: medians and quantiles without NaN, the most frequent, histograms, runs of equal ones."""
+"""Computes statistics: medians and quantiles without NaN, the most frequent element, histograms, runs of equal ones."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LAST = 2**63 - 1
 def nanquantile(
     x: Variable, q: float | Sequence[float], axis: Axes = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Variable:
-    """The numbers that a share `q` of those elements that are not NaN are below; NaN where there are none.
+    """Return the numbers that a share `q` of those elements that are not NaN are below; NaN where there are none.
 
     Args:
         x: floats.
@@ -69,7 +69,7 @@ def nanquantile(
 
 
 def _at_share(b: GraphBuilder, ordered: ir.Value, count: ir.Value, share: float, axis: int, between: str) -> ir.Value:
-    """The element at a share of the first `count` ordered ones, or what is between two."""
+    """Return the element at a share of the first `count` ordered ones, or a number between two."""
     position = b.maximum(b.mul(b.sub(count, 1.0), share), 0.0)
     if between == "nearest":
         position = b.op("Round", [position])
@@ -89,7 +89,7 @@ def _at_share(b: GraphBuilder, ordered: ir.Value, count: ir.Value, share: float,
 
 
 def nanmedian(x: Variable, axis: Axes = None, keepdim: bool = False, mode: str = "avg") -> Any:
-    """The element in the middle of those that are not NaN, along an axis, or of all; NaN where there are none.
+    """Return the element in the middle of those that are not NaN, along an axis, or of all; NaN where there are none.
 
     Args:
         x: floats.
@@ -115,7 +115,7 @@ def nanmedian(x: Variable, axis: Axes = None, keepdim: bool = False, mode: str =
 
 
 def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """The most frequent element along `axis`, of several the smallest, and the last index where it is.
+    """Return the most frequent element along `axis`, of several the smallest, and the last index where it is.
 
     Each element is compared with each: memory grows with the square of the axis's size.
     """
@@ -138,7 +138,7 @@ def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, 
 
 
 def histogram_bin_edges(input: Variable, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Variable:
-    """The `bins + 1` edges of `histogram`'s bins: from `min` to `max`, or of the data if both are 0; float32."""
+    """Return the `bins + 1` edges of `histogram`'s bins: from `min` to `max`, or of the data if both are 0; float32."""
     b = builder_of(input)
     if min or max:
         return wrap(input, b.op("Identity", [b.constant(np.linspace(min, max, bins + 1))]))
@@ -147,7 +147,7 @@ def histogram_bin_edges(input: Variable, bins: int = 100, min: float = 0.0, max:
 
 
 def _ends(b: GraphBuilder, flat: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The smallest and the largest; a half below and above where both are one."""
+    """Return the smallest and the largest element; where they are equal, a half below and a half above."""
     low, high = (b.reduce(op_type, flat, [0]) for op_type in ("ReduceMin", "ReduceMax"))
     same = b.compare("Equal", low, high)
     return b.where(same, b.sub(low, 0.5), low), b.where(same, b.add(high, 0.5), high)
@@ -165,7 +165,7 @@ def histogramdd(
     density: bool = False,
     weights: Variable | None = None,
 ) -> tuple[Variable, list[Variable]]:
-    """How many points are in each cell of a grid, and the edges of its bins along each axis.
+    """Return how many points are in each cell of a grid, and the edges of its bins along each axis.
 
     Args:
         x: points, [..., axes]; floats.
@@ -223,7 +223,7 @@ def unique_consecutive(
     axis: int | None = None,
     dtype: Any = "int64",
 ) -> Any:
-    """The elements of `x`, of equal ones behind each other only the first; how many depends on the data.
+    """Return the elements of `x`, of equal neighbours only the first; how many depends on the data.
 
     Args:
         x: what to look through.

@@ -1,4 +1,4 @@
-"""What stands in square brackets: `x[1, 2:, None, ..., rows, mask]`, read and written."""
+"""Reads and writes by what stands in square brackets: `x[1, 2:, None, ..., rows, mask]`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAST = 2**63 - 1
 
 
 def getitem(x: Variable, key: Any) -> Variable:
-    """`x[key]`, as numpy's.
+    """Return `x[key]`, as numpy does.
 
     Args:
         x: what to read.
@@ -41,7 +41,7 @@ def getitem(x: Variable, key: Any) -> Variable:
 
 
 def setitem(x: Variable, index: Any, value: Number) -> Variable:
-    """`x` with `value`, which broadcasts, at `index`: what `x[index] = value` does to an array.
+    """Return `x` with `value`, which broadcasts, written at `index`: what `x[index] = value` does to an array.
 
     Args:
         x: what to write to; it stays as it is, use the result.
@@ -63,7 +63,7 @@ def setitem(x: Variable, index: Any, value: Number) -> Variable:
 
 @dataclasses.dataclass(frozen=True)
 class _Number:
-    """One position; the axis goes."""
+    """One position along an axis, which is dropped."""
 
     at: int
 
@@ -99,7 +99,7 @@ def _entry_per_axis(x: Variable, key: Any) -> tuple[ir.Value, list[_Number | sli
 
 
 def _axes_of_key(item: Any) -> int:
-    """How many axes an entry of a key stands for."""
+    """Return how many axes an entry of a key stands for."""
     if item is None or item is Ellipsis:
         return 0
     if isinstance(item, Variable):
