@@ -265,7 +265,10 @@ def _extreme_so_far(op_type: str, x: Variable, axis: int | None, dtype: Any) -> 
     b, size = builder_of(x), size_at(x, place, op_type)
     kind = (x.value.dtype or ir.DataType.FLOAT).numpy()
     bounds = np.iinfo(kind) if kind.kind in "iu" else None
-    outside = (bounds.min if op_type == "Max" else bounds.max) if bounds else (-np.inf if op_type == "Max" else np.inf)
+    if bounds is None:
+        outside = -np.inf if op_type == "Max" else np.inf
+    else:
+        outside = bounds.min if op_type == "Max" else bounds.max
     values = _scan(x, place, outside, functools.partial(_combine, op_type))
     numbers = np.arange(size).reshape([-1 if i == place else 1 for i in range(x.ndim)])
     here = b.where(b.compare("Equal", x.value, values.value), b.constant(numbers.astype(np.int64)), -1)

@@ -116,7 +116,12 @@ def broadcast_shape(x_shape: Sequence[int], y_shape: Sequence[int]) -> list[int]
         x_size, y_size = (s[position] if len(s) >= -position else 1 for s in (x_shape, y_shape))
         if 1 not in (x_size, y_size) and -1 not in (x_size, y_size) and x_size != y_size:
             raise InputError(f"broadcast_shape: {list(x_shape)} and {list(y_shape)} do not broadcast")
-        sizes.append(y_size if x_size == 1 else x_size if y_size == 1 or x_size != -1 else y_size)
+        if x_size == 1:
+            sizes.append(y_size)
+        elif y_size == 1 or x_size != -1:
+            sizes.append(x_size)
+        else:
+            sizes.append(y_size)
     return sizes
 
 
