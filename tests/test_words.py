@@ -10,6 +10,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "amp_transpiler"
 # The rooms, and modules at the root of the package, whose names are clean.
 DONE = {
     *("verification", "precision", "cli", "graph", "files", "program", "view", "runtime", "passes", "autodiff"),
+    *("paddle/tensor", "paddle/linalg", "paddle/device", "paddle/utils", "paddle/base"),
     *("systems", "ops", "targets", "compat", "conversion.py", "pipeline.py", "job.py", "wheels.py", "errors.py"),
 }
 

@@ -1,4 +1,4 @@
-"""Paddle's older namespace for static programs, `paddle.base`; `paddle.fluid` is its name before that."""
+"""Provides the names of `paddle.base`, Paddle's older namespace for static programs, before that `paddle.fluid`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Paddle's older place for differentiation: `paddle.base.backward`."""
+"""Provides the names of `paddle.base.backward`, Paddle's older module for differentiation."""
 
 from amp_transpiler.paddle.framework.backward import append_backward, gradients
 

@@ -1,4 +1,4 @@
-"""The names of Paddle's compiled core that static programs use: `paddle.base.core`."""
+"""Provides those names of `paddle.base.core`, Paddle's compiled core, that static programs use."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = [
 
 
 class VarDesc:
-    """Holder of Paddle's older names of element types."""
+    """Holds Paddle's older names of element types."""
 
     class VarType:
-        """Paddle's older names of element types: `VarDesc.VarType.FP16` is float16."""
+        """Holds Paddle's older names of element types: `VarDesc.VarType.FP16` is float16."""
 
         BOOL = ir.DataType.BOOL
         INT8 = ir.DataType.INT8
@@ -45,7 +45,7 @@ class VarDesc:
 
 
 class DataType:
-    """Paddle's newer names of element types: `DataType.FLOAT16` is float16."""
+    """Holds Paddle's newer names of element types: `DataType.FLOAT16` is float16."""
 
     BOOL = ir.DataType.BOOL
     INT8 = ir.DataType.INT8

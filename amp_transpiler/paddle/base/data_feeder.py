@@ -1,4 +1,4 @@
-"""`DataFeeder`: from samples to the feed of a run."""
+"""Stacks samples into the feed of a run: `DataFeeder`."""
 
 from __future__ import annotations
 

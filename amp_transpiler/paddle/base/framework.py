@@ -1,4 +1,4 @@
-"""Paddle's older place for programs: `paddle.base.framework`."""
+"""Provides the names of `paddle.base.framework`, Paddle's older module for programs."""
 
 from amp_transpiler.paddle.framework.mode import in_dynamic_mode, in_dynamic_or_pir_mode, in_pir_mode
 from amp_transpiler.paddle.framework.programs import default_main_program, default_startup_program, program_guard

@@ -1,4 +1,4 @@
-"""What programs can run on: `paddle.device`."""
+"""Tells what programs can run on: `paddle.device`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def is_compiled_with_cuda() -> bool:
-    """Whether the installed ONNX Runtime has its CUDA provider; a device is another question (`cuda.device_count`)."""
+    """Return whether the installed ONNX Runtime has its CUDA provider; `cuda.device_count` counts the devices."""
     return CUDA_PROVIDER in onnxruntime.get_available_providers()
 
 

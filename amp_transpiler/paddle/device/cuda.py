@@ -1,4 +1,4 @@
-"""CUDA devices: `paddle.device.cuda`."""
+"""Counts and describes CUDA devices: `paddle.device.cuda`."""
 
 from __future__ import annotations
 

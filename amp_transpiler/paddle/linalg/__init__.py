@@ -1,4 +1,4 @@
-"""`paddle.linalg`: norms, products, solutions and decompositions of vectors and matrices."""
+"""Provides `paddle.linalg`: norms, products, solutions and decompositions of vectors and matrices."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Paddle's functions on tensors; each appends standard ONNX operators to the program of its operands."""
+"""Provides Paddle's functions on tensors; each appends standard ONNX operators to the program of its operands."""
 # ruff: noqa: F403  # the list of functions is `__all__` of each module
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Arrays of variables: `create_array`, `array_write`, `array_read` and `array_length`.
+"""Keeps variables in arrays: `create_array`, `array_write`, `array_read` and `array_length`.
 
 An array is known while a program is built: a list of variables. So gradients pass through what is written and read,
 `concat` and `stack` take it, and nothing of it is left in the program.
@@ -51,7 +51,7 @@ class TensorArray(list[Variable]):
 
 
 def create_array(dtype: Any, initialized_list: Iterable[Variable] | None = None) -> TensorArray:
-    """Return an array, empty unless there is a list.
+    """Return an array, empty unless `initialized_list` is given.
 
     Args:
         dtype: the element type of its variables.
@@ -104,7 +104,7 @@ def array_write(x: Variable, i: Variable | int, array: TensorArray | None = None
 
 
 def array_read(array: TensorArray, i: Variable | int) -> Variable:
-    """Return what is at a place of an array.
+    """Return the variable at a place of an array.
 
     Args:
         array: the array.
@@ -122,8 +122,8 @@ def array_read(array: TensorArray, i: Variable | int) -> Variable:
     assert isinstance(i, Variable)
     shapes = {tuple(value.shape) for value in array}
     if len(shapes) > 1:
-        told = ", ".join(str(list(shape)) for shape in sorted(shapes))
-        raise InputError(f"array_read: only a run knows the place {_named(i)}, and the sizes differ: {told}")
+        sizes = ", ".join(str(list(shape)) for shape in sorted(shapes))
+        raise InputError(f"array_read: only a run knows the place {_named(i)}, and the sizes differ: {sizes}")
     b = builder_of(array[0], i)
     axis = b.constant(np.array([0]))
     rows = b.op("Concat", [b.op("Unsqueeze", [value.value, axis]) for value in array], {"axis": 0})
@@ -140,22 +140,22 @@ def array_length(array: TensorArray) -> Variable:
 
 def known_number(variable: Variable) -> int | None:
     """Return the integer that a variable of one element always is, or None."""
-    found = _known(variable.value)
-    return None if found is None or found.size != 1 or found.dtype.kind not in "iu" else int(found.reshape(()))
+    array = _evaluated(variable.value)
+    return None if array is None or array.size != 1 or array.dtype.kind not in "iu" else int(array.reshape(()))
 
 
-def _known(value: ir.Value | None) -> np.ndarray | None:
+def _evaluated(value: ir.Value | None) -> np.ndarray | None:
     array = constant_array(value)
     if array is not None or value is None:
         return array
     node = value.producer()
     if node is None or not is_standard(node) or node.op_type not in _NUMBERS:
         return None
-    operands = [_known(operand) for operand in node.inputs]
+    operands = [_evaluated(operand) for operand in node.inputs]
     if any(operand is None for operand in operands):
         return None
-    made = np.asarray(_NUMBERS[node.op_type](*operands))
-    return made if value.dtype is None else made.astype(value.dtype.numpy())
+    result = np.asarray(_NUMBERS[node.op_type](*operands))
+    return result if value.dtype is None else result.astype(value.dtype.numpy())
 
 
 def _check(array: TensorArray, x: Variable) -> None:

@@ -1,4 +1,4 @@
-"""New tensors, in the current program; and those in the shape of others."""
+"""Creates tensors in the current program: constants, ranges, diagonals, and tensors in the shape of others."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Shape = Variable | Sequence[Size] | int
 
 
 def full(shape: Shape, fill_value: Number, dtype: Any = None) -> Variable:
-    """Return one number everywhere.
+    """Return a tensor that holds one number everywhere.
 
     Args:
         shape: sizes; numbers, or integer variables of one element, or an integer vector.
@@ -76,16 +76,16 @@ def full(shape: Shape, fill_value: Number, dtype: Any = None) -> Variable:
         else:
             dtype = "bool" if np.asarray(fill_value).dtype.kind == "b" else get_default_dtype()
     sizes = [shape] if isinstance(shape, int) else shape
-    given = [sizes] if isinstance(sizes, Variable) else [size for size in sizes if isinstance(size, Variable)]
+    variables = [sizes] if isinstance(sizes, Variable) else [size for size in sizes if isinstance(size, Variable)]
     if isinstance(fill_value, Variable):
         return _expanded(as_dtype(fill_value, dtype), sizes)
-    if not given:
+    if not variables:
         return _constant(np.full([int(size) for size in sizes], fill_value), dtype)
-    like, element = given[0], parse_dtype(dtype)
+    like, element = variables[0], parse_dtype(dtype)
     fill = ir.tensor(np.full(1, fill_value).astype(element.numpy()), dtype=element)
     vector = shape_operand(like, sizes)
     assert isinstance(vector, ir.Value)
-    result = builder_of(*given).op("ConstantOfShape", [vector], {"value": fill})
+    result = builder_of(*variables).op("ConstantOfShape", [vector], {"value": fill})
     if not isinstance(sizes, Variable):
         result.shape = ir.Shape([size if isinstance(size, int) else None for size in sizes])
     return wrap(like, result)
@@ -100,7 +100,7 @@ def _expanded(number: Variable, sizes: Variable | Sequence[Size]) -> Variable:
 def fill_constant(
     shape: Shape, dtype: Any, value: Number, force_cpu: bool = False, out: Variable | None = None
 ) -> Variable:
-    """Return one number everywhere, as `full`.
+    """Return a tensor that holds one number everywhere, as `full`.
 
     Raises:
         OptionError: `out` is given: a variable is computed once.
@@ -125,7 +125,7 @@ empty = zeros
 
 
 def full_like(x: Variable, fill_value: Number, dtype: Any = None) -> Variable:
-    """Return one number in the shape of `x`, and of its element type unless `dtype` is given."""
+    """Return a tensor of one number in the shape of `x`, and of its element type unless `dtype` is given."""
     b = builder_of(x)
     element = x.value.dtype if dtype is None else parse_dtype(dtype)
     if isinstance(fill_value, Variable):
@@ -167,10 +167,10 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
     if dtype is None:
         of_python = array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic))
         dtype = get_default_dtype() if of_python else array.dtype
-    made = _constant(array, dtype)
+    tensor = _constant(array, dtype)
     if not stop_gradient:
-        made.stop_gradient = False
-    return made
+        tensor.stop_gradient = False
+    return tensor
 
 
 def assign(x: Any, output: Variable | None = None) -> Variable:
@@ -181,8 +181,8 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
         output: the variable that is the result from then on. A persistable one gets it after each run. What was built
             from another one before keeps its earlier value.
     """
-    made = emit("Identity", [x]) if isinstance(x, Variable) else to_tensor(x)
-    return made if output is None else overwrite(output, made)
+    result = emit("Identity", [x]) if isinstance(x, Variable) else to_tensor(x)
+    return result if output is None else overwrite(output, result)
 
 
 def clone(x: Variable) -> Variable:
@@ -201,7 +201,7 @@ def _constant(array: np.ndarray, dtype: Any) -> Variable:
 def arange(
     start: Variable | float = 0, end: Variable | float | None = None, step: Variable | float = 1, dtype: Any = None
 ) -> Variable:
-    """Return `start, start + step, ...` below `end`, or `0, 1, ...` below `start` alone.
+    """Return `start, start + step, ...` below `end`, or `0, 1, ...` below `start` without `end`.
 
     It is int64 unless one of the numbers is a float (then float32) or `dtype` says otherwise. A variable among them has
     one element.
@@ -209,21 +209,21 @@ def arange(
     if not isinstance(step, Variable) and step == 0:
         raise OptionError("arange: step must not be 0")
     first, last = (0, start) if end is None else (start, end)
-    given = [item for item in (first, last, step) if isinstance(item, Variable)]
+    variables = [item for item in (first, last, step) if isinstance(item, Variable)]
     if isinstance(first, Variable) or isinstance(last, Variable) or isinstance(step, Variable):
-        return _range_of_variables((first, last, step), given, dtype)
-    whole = all(isinstance(number, (int, np.integer)) for number in (first, last, step))
-    return _constant(np.arange(first, last, step), dtype or ("int64" if whole else "float32"))
+        return _range_of_variables((first, last, step), variables, dtype)
+    integers = all(isinstance(number, (int, np.integer)) for number in (first, last, step))
+    return _constant(np.arange(first, last, step), dtype or ("int64" if integers else "float32"))
 
 
-def _range_of_variables(bounds: Sequence[Variable | float], given: Sequence[Variable], dtype: Any) -> Variable:
-    b = builder_of(*given)
-    element = parse_dtype(given[0].dtype if dtype is None else dtype)
+def _range_of_variables(bounds: Sequence[Variable | float], variables: Sequence[Variable], dtype: Any) -> Variable:
+    b = builder_of(*variables)
+    element = parse_dtype(variables[0].dtype if dtype is None else dtype)
     ends = [
         b.reshape(b.cast(item.value, element), []) if isinstance(item, Variable) else b.constant(item, element)
         for item in bounds
     ]
-    return wrap(given[0], b.op("Range", ends))
+    return wrap(variables[0], b.op("Range", ends))
 
 
 def linspace(start: float, stop: float, num: int, dtype: Any = None) -> Variable:
@@ -237,14 +237,14 @@ def logspace(start: float, stop: float, num: int, base: float = 10.0, dtype: Any
 
 
 def meshgrid(*args: Variable | Sequence[Variable]) -> list[Variable]:
-    """Return for each vector a tensor with one axis per vector, in which it runs along its own."""
-    given = [x for item in args for x in ([item] if isinstance(item, Variable) else item)]
-    b = builder_of(*given)
-    sizes = b.concat([b.reshape(b.op("Shape", [x.value]), [1]) for x in given], 0)
-    known = [x.shape[0] for x in given]
-    target = b.constant(np.array(known, np.int64)) if min(known) >= 0 else sizes
-    rows = [b.reshape(x.value, [-1 if i == axis else 1 for i in range(len(given))]) for axis, x in enumerate(given)]
-    return [wrap(given[0], b.op("Expand", [row, target])) for row in rows]
+    """Return a tensor for each vector, with an axis per vector: it runs along its axis and repeats along the others."""
+    vectors = [x for item in args for x in ([item] if isinstance(item, Variable) else item)]
+    b = builder_of(*vectors)
+    sizes = b.concat([b.reshape(b.op("Shape", [x.value]), [1]) for x in vectors], 0)
+    lengths = [x.shape[0] for x in vectors]
+    target = b.constant(np.array(lengths, np.int64)) if min(lengths) >= 0 else sizes
+    rows = [b.reshape(x.value, [-1 if i == axis else 1 for i in range(len(vectors))]) for axis, x in enumerate(vectors)]
+    return [wrap(vectors[0], b.op("Expand", [row, target])) for row in rows]
 
 
 # ---- matrices ----
@@ -256,12 +256,12 @@ def eye(num_rows: int, num_columns: int | None = None, dtype: Any = None) -> Var
 
 
 def tril(x: Variable, diagonal: int = 0) -> Variable:
-    """`x` with zeros above a diagonal of its matrices, the main one or the one so far above it."""
+    """Return `x` with zeros above a diagonal of its matrices: the main one, or the one `diagonal` places above it."""
     return _triangle(x, diagonal, 0)
 
 
 def triu(x: Variable, diagonal: int = 0) -> Variable:
-    """`x` with zeros below a diagonal of its matrices, the main one or the one so far above it."""
+    """Return `x` with zeros below a diagonal of its matrices: the main one, or the one `diagonal` places above it."""
     return _triangle(x, diagonal, 1)
 
 
@@ -281,7 +281,7 @@ def triu_indices(row: int, col: int | None = None, offset: int = 0, dtype: Any =
 
 
 def diag(x: Variable, offset: int = 0, padding_value: float = 0) -> Variable:
-    """A matrix with a vector on a diagonal and `padding_value` elsewhere; or the diagonal of a matrix.
+    """Return a matrix with a vector on a diagonal and `padding_value` elsewhere; or the diagonal of a matrix.
 
     Raises:
         InputError: `x` is neither a vector nor a matrix.
@@ -299,12 +299,12 @@ def diag(x: Variable, offset: int = 0, padding_value: float = 0) -> Variable:
 
 
 def diagflat(x: Variable, offset: int = 0) -> Variable:
-    """A matrix with the elements of `x` on a diagonal and zeros elsewhere."""
+    """Return a matrix with the elements of `x` on a diagonal and zeros elsewhere."""
     return diag_embed(wrap(x, builder_of(x).reshape(x.value, [-1])), offset)
 
 
 def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
-    """Matrices with the last axis of `input` on a diagonal and zeros elsewhere; their axes at `dim1` and `dim2`.
+    """Return matrices with the last axis of `input` on a diagonal and zeros elsewhere, along axes `dim1` and `dim2`.
 
     Raises:
         InputError: the size of the last axis is not known.
@@ -322,21 +322,21 @@ def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1)
     wide = b.unsqueeze(line, [input.ndim - 1])  # each column's element along the columns
     zero = b.constant(0, input.value.dtype)
     matrix = b.op("Where", [b.constant(rows), wide, zero])
-    one, other = axis_of(input, dim1, beyond=1), axis_of(input, dim2, beyond=1)
+    row_axis, column_axis = axis_of(input, dim1, beyond=1), axis_of(input, dim2, beyond=1)
     rank = input.ndim + 1
     rest = iter(range(rank - 2))
-    order = [rank - 2 if i == one else rank - 1 if i == other else next(rest) for i in range(rank)]
+    order = [rank - 2 if i == row_axis else rank - 1 if i == column_axis else next(rest) for i in range(rank)]
     return wrap(input, b.transpose(matrix, order))
 
 
 def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The diagonals of the matrices along two axes, whose sizes must be known, as the last axis.
+    """Return the diagonals of the matrices along two axes, whose sizes must be known, as the last axis.
 
     Raises:
         InputError: the sizes are not known, or there is no such diagonal.
     """
-    one, other = axis_of(x, axis1), axis_of(x, axis2)
-    rows, columns = x.shape[one], x.shape[other]
+    row_axis, column_axis = axis_of(x, axis1), axis_of(x, axis2)
+    rows, columns = x.shape[row_axis], x.shape[column_axis]
     if rows < 0 or columns < 0:
         raise InputError(f"diagonal: axes {axis1} and {axis2} of '{x.name}' must be of known sizes, got {x!r}")
     first = max(-offset, 0)
@@ -344,8 +344,8 @@ def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Va
     if count < 1:
         raise InputError(f"diagonal: {x!r} has no diagonal at offset {offset}")
     b = builder_of(x)
-    rest = [axis for axis in range(x.ndim) if axis not in (one, other)]
-    flat = b.transpose(x.value, [one, other, *rest])
+    rest = [axis for axis in range(x.ndim) if axis not in (row_axis, column_axis)]
+    flat = b.transpose(x.value, [row_axis, column_axis, *rest])
     sizes = [x.shape[axis] for axis in rest]
     keep = b.constant(np.array([rows * columns], np.int64))
     tail = b.slice(b.shape(flat), [2], [x.ndim], [0]) if rest else None
@@ -373,7 +373,7 @@ def from_numpy(ndarray: np.ndarray) -> Variable:
 
 
 def vander(x: Variable, n: int | None = None, increasing: bool = False) -> Variable:
-    """The powers of the elements of a vector as rows: `n` of them, as many as elements unless given."""
+    """Return the powers of the elements of a vector as rows: `n` of them, as many as elements unless given."""
     count = x.shape[0] if n is None else n
     if count < 0:
         raise InputError(f"vander: give n, since the size of {x!r} is not known")

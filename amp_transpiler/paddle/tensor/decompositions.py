@@ -1,4 +1,4 @@
-"""Inverses, solutions, decompositions and powers of matrices, batched along all axes but the last two.
+"""Computes inverses, solutions, decompositions and powers of matrices, batched along all axes but the last two.
 
 ONNX has no operators for them: an elimination, Cholesky's algorithm or, for what is in `spectra`, Jacobi's rotations
 run in a Loop, which suits small matrices (up to some hundred rows; up to about 64 in `spectra`). All is computed in
@@ -59,12 +59,12 @@ def in_float64(count: int = 1) -> Callable[[_Function], _Function]:
             for x in args[:count]:
                 if not isinstance(x, Variable) or x.ndim < 2 or not is_float_tensor(x.value):
                     raise InputError(f"{function.__name__}: expected matrices of floats, got {x!r}")
-            given = args[0].dtype
+            dtype = args[0].dtype
             with disable_amp():
-                found = function(*(as_dtype(x, "float64") for x in args[:count]), *args[count:], **kwargs)
-                parts = found if isinstance(found, tuple) else (found,)
-                parts = tuple(as_dtype(part, given) if part.dtype == "float64" else part for part in parts)
-            return parts if isinstance(found, tuple) else parts[0]
+                result = function(*(as_dtype(x, "float64") for x in args[:count]), *args[count:], **kwargs)
+                parts = result if isinstance(result, tuple) else (result,)
+                parts = tuple(as_dtype(part, dtype) if part.dtype == "float64" else part for part in parts)
+            return parts if isinstance(result, tuple) else parts[0]
 
         return cast("_Function", computed)
 
@@ -72,19 +72,19 @@ def in_float64(count: int = 1) -> Callable[[_Function], _Function]:
 
 
 def constant(x: Variable) -> Variable:
-    """The same numbers, which no gradient passes through."""
+    """Return a copy of `x` that no gradient passes through."""
     copy = emit("Identity", [x])
     copy.stop_gradient = True
     return copy
 
 
 def change_of(x: Variable) -> Variable:
-    """Zeros with the derivative of `x`: what a result depends on `x` by is written as a product with it."""
+    """Return zeros that have the derivative of `x`; a product with them makes a result depend on `x`."""
     return x - constant(x)
 
 
 def _numbers(x: Variable, axis: int) -> ir.Value:
-    """0, 1, ... along an axis of `x`."""
+    """Return 0, 1, ... along an axis of `x`."""
     b, size = builder_of(x), x.shape[axis]
     if size >= 0:
         return b.constant(np.arange(size))
@@ -93,15 +93,15 @@ def _numbers(x: Variable, axis: int) -> ir.Value:
 
 
 def unit_like(like: Variable) -> Variable:
-    """The unit matrix in the shape of `like`, which is square."""
+    """Return the unit matrix in the shape of `like`, which is square."""
     b = builder_of(like)
     rows, columns = b.unsqueeze(_numbers(like, -2), [1]), _numbers(like, -1)
-    one = b.cast(b.compare("Equal", rows, columns), like.value.dtype)
-    return wrap(like, b.expand_like(one, like.value))
+    unit = b.cast(b.compare("Equal", rows, columns), like.value.dtype)
+    return wrap(like, b.expand_like(unit, like.value))
 
 
 def _at(x: Variable, step: Variable, axis: int) -> Variable:
-    """The slice of `x` at a place of a loop along an axis, which stays."""
+    """Return the slice of `x` along an axis at a step of a loop; the axis stays, with size 1."""
     b = builder_of(x)
     return wrap(x, b.op("Gather", [x.value, b.reshape(step.value, [1])], {"axis": axis % x.ndim}))
 
@@ -113,17 +113,17 @@ def _repeated(
     b = builder_of(x)
     last = b.slice(b.shape(x.value), [x.ndim - 2], [x.ndim - 1], [0])
     count, first = wrap(x, b.squeeze(last, [0])), wrap(x, b.constant(np.array(0, np.int64)))
-    found = while_loop(
+    results = while_loop(
         lambda step, *_: step < count, lambda step, *now: [step + 1, *body(step, list(now))], [first, *states]
     )
-    return [constant(state) for state in found[1:]]
+    return [constant(state) for state in results[1:]]
 
 
 # ---- elimination ----
 
 
 def _eliminated(x: Variable) -> tuple[Variable, Variable, Variable]:
-    """The inverse of `x`, the logarithm of the size of its determinant, and the determinant's sign; no gradients.
+    """Return the inverse of `x`, and of its determinant the logarithm of the size and the sign; no gradients.
 
     Gauss's and Jordan's elimination. The pivot of each step is the largest element of its column in a row that was none
     before; rows stay in place, and are put in order at the end.
@@ -165,14 +165,14 @@ def _eliminated(x: Variable) -> tuple[Variable, Variable, Variable]:
 
 
 def _inverse(x: Variable) -> Variable:
-    """The inverse, with its derivative; a step of Newton's takes off what rounding left."""
+    """Return the inverse, with its derivative; one step of Newton's method removes errors of rounding."""
     near = _eliminated(constant(x))[0]
     return near + matmul(near, unit_like(x) - matmul(x, near))
 
 
 @in_float64()
 def inv(x: Variable) -> Variable:
-    """The inverse of square matrices. For one that has none, the numbers are very large, infinite or NaN."""
+    """Return the inverse of square matrices. For one that has none, the numbers are very large, infinite or NaN."""
     return _inverse(x)
 
 
@@ -189,7 +189,7 @@ def _solved(x: Variable, y: Variable) -> Variable:
 
 
 def solve(x: Variable, y: Variable, left: bool = True) -> Variable:
-    """The `z` of `x @ z = y`, or of `z @ x = y` unless `left`; `y` may be a vector."""
+    """Return the `z` of `x @ z = y`, or of `z @ x = y` unless `left`; `y` may be a vector."""
     if y.ndim == 1:
         b = builder_of(y)
         column = wrap(y, b.unsqueeze(y.value, [1 if left else 0]))
@@ -202,7 +202,7 @@ def solve(x: Variable, y: Variable, left: bool = True) -> Variable:
 def triangular_solve(
     x: Variable, y: Variable, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> Variable:
-    """The `z` of `x @ z = y`, where only a triangle of `x` counts.
+    """Return the `z` of `x @ z = y`, where only a triangle of `x` counts.
 
     Args:
         x: square matrices.
@@ -220,20 +220,20 @@ def triangular_solve(
 
 @in_float64()
 def det(x: Variable) -> Variable:
-    """The determinants of square matrices."""
+    """Return the determinants of square matrices."""
     total, sign = _log_determinant(x)
     return sign * emit("Exp", [total])
 
 
 @in_float64()
 def slogdet(x: Variable) -> Variable:
-    """The signs of the determinants, and the logarithms of their sizes, along a new first axis."""
+    """Return the signs of the determinants, and the logarithms of their sizes, along a new first axis."""
     total, sign = _log_determinant(x)
     return stack([sign, total], 0)
 
 
 def _log_determinant(x: Variable) -> tuple[Variable, Variable]:
-    """The logarithms of the sizes of the determinants, with their derivatives, and the signs."""
+    """Return the logarithms of the sizes of the determinants, with their derivatives, and the signs."""
     near, total, sign = _eliminated(constant(x))
     b = builder_of(x)
     total, sign = (wrap(x, b.squeeze(part.value, [x.ndim - 2, x.ndim - 1])) for part in (total, sign))
@@ -245,16 +245,19 @@ def _log_determinant(x: Variable) -> tuple[Variable, Variable]:
 
 
 def _factor(x: Variable) -> Variable:
-    """The lower factor, with its derivative `L phi(L^-1 dX L^-T)`: phi halves the diagonal of the lower triangle."""
+    """Return the lower factor, with its derivative `L phi(L^-1 dX L^-T)`.
+
+    phi takes the lower triangle and halves its diagonal.
+    """
     b = builder_of(x)
     symmetric = (x + matrix_transpose(x)) * 0.5
-    known = constant(symmetric)
+    matrix = constant(symmetric)
     rows = wrap(x, b.unsqueeze(_numbers(x, -2), [1]))
     columns = wrap(x, _numbers(x, -1))
 
     def step(place: Variable, now: list[Variable]) -> list[Variable]:
-        left = _at(known, place, -1) - matmul(now[0], matrix_transpose(_at(now[0], place, -2)))
-        column = left / emit("Sqrt", [_at(left, place, -2)])
+        remainder = _at(matrix, place, -1) - matmul(now[0], matrix_transpose(_at(now[0], place, -2)))
+        column = remainder / emit("Sqrt", [_at(remainder, place, -2)])
         return [where(columns == place, where(rows >= place, column, 0.0), now[0])]
 
     near = _repeated(x, step, [wrap(x, b.zeros_like(x.value))])[0]
@@ -266,30 +269,30 @@ def _factor(x: Variable) -> Variable:
 
 @in_float64()
 def cholesky(x: Variable, upper: bool = False) -> Variable:
-    """The triangular factor of symmetric positive definite matrices: `x` is `L @ L^T`, or `U^T @ U` with `upper`."""
+    """Return the triangular factor of symmetric positive definite `x`, that is `L @ L^T`, or `U^T @ U` with `upper`."""
     lower = _factor(x)
     return matrix_transpose(lower) if upper else lower
 
 
-def _whole(x: Variable, upper: bool) -> Variable:
+def _from_factor(x: Variable, upper: bool) -> Variable:
     return matmul(x, x, transpose_x=upper, transpose_y=not upper)
 
 
 @in_float64(2)
 def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
-    """The `z` of `A @ z = x`, where `y` is the factor of `A` that `cholesky` returns."""
-    return _solution(_whole(y, upper), x)
+    """Return the `z` of `A @ z = x`, where `y` is the factor of `A` that `cholesky` returns."""
+    return _solution(_from_factor(y, upper), x)
 
 
 @in_float64()
 def cholesky_inverse(x: Variable, upper: bool = False) -> Variable:
-    """The inverse of the matrices that `x` is the factor of."""
-    return _inverse(_whole(x, upper))
+    """Return the inverse of the matrices that `x` is the factor of."""
+    return _inverse(_from_factor(x, upper))
 
 
 @in_float64()
 def qr(x: Variable, mode: str = "reduced") -> Any:
-    """Orthonormal columns and an upper triangle with a positive diagonal, whose product is `x`.
+    """Return orthonormal columns and an upper triangle with a positive diagonal, whose product is `x`.
 
     The columns of `x` must be independent; LAPACK's signs may differ.
 
@@ -312,7 +315,7 @@ def qr(x: Variable, mode: str = "reduced") -> Any:
 
 
 def matrix_power(x: Variable, n: int) -> Variable:
-    """The product of `n` times the matrices `x`, which are square; of their inverses where `n` is negative."""
+    """Return the `n`-th power of the square matrices `x`; where `n` is negative, of their inverses."""
     if n < 0:
         return matrix_power(inv(x), -n)
     if n == 0:
@@ -327,7 +330,7 @@ def matrix_power(x: Variable, n: int) -> Variable:
 
 @in_float64()
 def matrix_exp(x: Variable) -> Variable:
-    """The exponential of square matrices."""
+    """Return the exponential of square matrices."""
     small = x * 2.0**-_SQUARINGS
     result = term = unit_like(x)
     for number in range(1, _TERMS):

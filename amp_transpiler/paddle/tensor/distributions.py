@@ -1,4 +1,4 @@
-"""Numbers drawn from further distributions. No gradient passes through a draw.
+"""Draws numbers from further distributions. No gradient passes through a draw.
 
 The methods that end in `_` return numbers in the shape and type of the variable; as all of them here, they overwrite
 nothing: write `x = x.exponential_()`.
@@ -48,15 +48,15 @@ _LONG = 600.0  # beyond this exp(-x) would vanish in float64, and the normal dis
 
 
 def _inside(x: Variable) -> Variable:
-    """Numbers drawn evenly from within (0, 1), float32, in the shape of `x`."""
+    """Return numbers drawn evenly from within (0, 1), float32, in the shape of `x`."""
     return fractions_like(x) * (1 - 2.0**-23) + 2.0**-25
 
 
-def _done(found: Variable, like: Variable) -> Variable:
-    """What was drawn, in the type of a variable."""
-    found = as_dtype(found, like.dtype)
-    found.stop_gradient = True
-    return found
+def _done(drawn: Variable, like: Variable) -> Variable:
+    """Return drawn numbers in the type of a variable, without a gradient."""
+    drawn = as_dtype(drawn, like.dtype)
+    drawn.stop_gradient = True
+    return drawn
 
 
 def uniform_(x: Variable, min: float = -1.0, max: float = 1.0, seed: int = 0) -> Variable:
@@ -90,16 +90,16 @@ def cauchy_(x: Variable, loc: float = 0.0, scale: float = 1.0) -> Variable:
 
 
 def geometric_(x: Variable, probs: float) -> Variable:
-    """Return how many trials each took up to the first success, whose probability is `probs`."""
+    """Return how many trials each element takes up to the first success, whose probability is `probs`."""
     with disable_amp():
         return _done(emit("Floor", [emit("Log", [_inside(x)]) * (1 / math.log1p(-probs))]) + 1.0, x)
 
 
 def bernoulli_(x: Variable, p: float = 0.5) -> Variable:
     """Return 1 with the probability `p`, else 0."""
-    found = bernoulli(x, p)
-    found.stop_gradient = True
-    return found
+    drawn = bernoulli(x, p)
+    drawn.stop_gradient = True
+    return drawn
 
 
 def random_(x: Variable, from_: int = 0, to: int | None = None) -> Variable:
@@ -136,10 +136,10 @@ def binomial(count: Variable, prob: Variable) -> Variable:
         counted = _inverted(trials, first, lambda number: (trials - number) / (number + 1.0) * odds)
         spread = emit("Sqrt", [trials * rare * (1.0 - rare)])
         around = emit("Round", [as_dtype(normal_like(trials), "float64") * spread + trials * rare])
-        found = where(short, counted, where(around < 0.0, 0.0, around))
-        found = as_dtype(where(turned, trials - found, found), "int64")
-        found.stop_gradient = True
-        return found
+        successes = where(short, counted, where(around < 0.0, 0.0, around))
+        successes = as_dtype(where(turned, trials - successes, successes), "int64")
+        successes.stop_gradient = True
+        return successes
 
 
 def _inverted(like: Variable, first: Variable, ratio: Any) -> Variable:
@@ -160,8 +160,8 @@ def _inverted(like: Variable, first: Variable, ratio: Any) -> Variable:
         share = where(on, share * ratio(count), share)
         return [where(on, count + 1.0, count), share, where(on, where(share > 0.0, total + share, 1.0), total)]
 
-    found: Variable = while_loop(go_on, step, [first * 0.0, first, first])[0]
-    return found
+    counts: Variable = while_loop(go_on, step, [first * 0.0, first, first])[0]
+    return counts
 
 
 def standard_gamma(x: Variable) -> Variable:
@@ -179,9 +179,9 @@ def standard_gamma(x: Variable) -> Variable:
         fits = emit("Log", [_inside(many)]) < z * z * 0.5 + d - d * safe + d * emit("Log", [safe])
         taken = emit("And", [v > 0.0, fits])
         best = b.op("ArgMax", [b.cast(taken.value, ir.DataType.INT32)], {"axis": 0})  # the first that is taken
-        found = d * wrap(x, b.squeeze(b.op("GatherElements", [safe.value, best], {"axis": 0}), [0]))
+        drawn = d * wrap(x, b.squeeze(b.op("GatherElements", [safe.value, best], {"axis": 0}), [0]))
         power = emit("Exp", [emit("Log", [_inside(x)]) / shape])
-        return _done(where(shape < 1.0, found * power, found), x)
+        return _done(where(shape < 1.0, drawn * power, drawn), x)
 
 
 def top_p_sampling(
@@ -224,8 +224,8 @@ def top_p_sampling(
             counts = emit("And", [counts, emit("Or", [enough, first])])
         scores = where(counts, emit("Log", [wide]) + gumbel_like(wide), -math.inf)
         place = argmax(scores, -1, keepdim=True)
-    found = [wrap(x, b.op("GatherElements", [part.value, place.value], {"axis": 1})) for part in (shares, classes)]
-    return found[0], found[1]
+    drawn = [wrap(x, b.op("GatherElements", [part.value, place.value], {"axis": 1})) for part in (shares, classes)]
+    return drawn[0], drawn[1]
 
 
 accept_name(globals(), __all__)

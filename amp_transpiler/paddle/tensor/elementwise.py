@@ -1,4 +1,4 @@
-"""Mathematics element by element. Operands broadcast; integers become float32 where a function makes fractions."""
+"""Computes element by element. Operands broadcast; integers become float32 where a function makes fractions."""
 # ruff: noqa: A001, A002  # Paddle's names
 
 from __future__ import annotations
@@ -145,17 +145,17 @@ pow = of_two("pow", "Pow", "`x ** y`.")
 
 
 def add(x: Number, y: Number, *, alpha: float = 1) -> Variable:
-    """`x + alpha * y`."""
+    """Return `x + alpha * y`."""
     return binary("Add", x, y if alpha == 1 else binary("Mul", y, alpha))
 
 
 def subtract(x: Number, y: Number, *, alpha: float = 1) -> Variable:
-    """`x - alpha * y`."""
+    """Return `x - alpha * y`."""
     return binary("Sub", x, y if alpha == 1 else binary("Mul", y, alpha))
 
 
 def divide(x: Number, y: Number, *, rounding_mode: str | None = None) -> Variable:
-    """`x / y`, a fraction for integers too; rounded down with `rounding_mode="floor"`, towards 0 with `"trunc"`.
+    """Return `x / y`, a fraction for integers too; rounded down with `rounding_mode="floor"`, towards 0 with `"trunc"`.
 
     Raises:
         OptionError: there is no such rounding mode.
@@ -166,23 +166,23 @@ def divide(x: Number, y: Number, *, rounding_mode: str | None = None) -> Variabl
     if rounding_mode == "floor":
         return floor_divide(x, y)
     quotient = binary("Div", x, y)
-    whole = trunc(quotient)
-    return whole if _has_floats(x, y) else as_dtype(whole, _whole_type(x, y))
+    rounded = trunc(quotient)
+    return rounded if _has_floats(x, y) else as_dtype(rounded, _whole_type(x, y))
 
 
 def floor_divide(x: Number, y: Number) -> Variable:
-    """`x / y` rounded down, exactly for integers."""
+    """Return `x / y` rounded down, exactly for integers."""
     if _has_floats(x, y):
         return emit("Floor", [binary("Div", x, y)])
     remainder = mod(x, y)
     b = builder_of(remainder)
-    whole = binary("Sub", x, remainder)
-    divisor = b.cast(y.value, whole.value.dtype) if isinstance(y, Variable) else b.constant(y, whole.value.dtype)
-    return wrap(whole, b.op("Div", [whole.value, divisor]))  # exact: ONNX divides integers as integers
+    multiple = binary("Sub", x, remainder)
+    divisor = b.cast(y.value, multiple.value.dtype) if isinstance(y, Variable) else b.constant(y, multiple.value.dtype)
+    return wrap(multiple, b.op("Div", [multiple.value, divisor]))  # exact: ONNX divides integers as integers
 
 
 def mod(x: Number, y: Number) -> Variable:
-    """What `x / y` rounded down leaves: `x - floor(x / y) * y`, with the sign of `y`."""
+    """Return the remainder of `x / y` rounded down: `x - floor(x / y) * y`, with the sign of `y`."""
     if not _has_floats(x, y):
         return binary("Mod", x, y)
     return binary("Sub", x, binary("Mul", emit("Floor", [binary("Div", x, y)]), y))
@@ -201,20 +201,20 @@ def _whole_type(x: Number, y: Number) -> ir.DataType | None:
 
 
 def add_n(inputs: Variable | Sequence[Variable]) -> Variable:
-    """The sum of variables of one shape."""
-    given = [inputs] if isinstance(inputs, Variable) else list(inputs)
-    values = in_one_type(*given)
-    b = builder_of(given[0])
+    """Return the sum of variables of one shape."""
+    variables = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    values = in_one_type(*variables)
+    b = builder_of(variables[0])
     if is_float_tensor(values[0]):
-        return wrap(given[0], b.op("Sum", values))
+        return wrap(variables[0], b.op("Sum", values))
     total = values[0]
     for value in values[1:]:
         total = b.add(total, value)
-    return wrap(given[0], total)
+    return wrap(variables[0], total)
 
 
 def increment(x: Variable, value: float = 1.0) -> Variable:
-    """`x + value`, which `x` is from then on; a persistable `x` of one element keeps it from run to run."""
+    """Add `value` to `x`, which is the sum from then on; a persistable `x` of one element keeps it from run to run."""
     now = x.program.updates.get(x.name) if x.persistable else None
     after = as_dtype(binary("Add", x if now is None else Variable(x.program, now), value), x.value.dtype)
     overwrite(x, after)
@@ -228,7 +228,7 @@ def scale(
     bias_after_scale: bool = True,
     act: str | None = None,
 ) -> Variable:
-    """`scale * x + bias`, or `scale * (x + bias)`, and an activation.
+    """Return `scale * x + bias`, or `scale * (x + bias)`, with an activation applied if `act` names one.
 
     Raises:
         OptionError: there is no such activation.
@@ -269,12 +269,12 @@ def _scaled(builder: GraphBuilder, op_type: str, value: ir.Value, other: ir.Valu
 
 
 def cast(x: Variable, dtype: Any) -> Variable:
-    """`x` cast to an element type, which mixed precision respects, even if `x` has that type now."""
+    """Return `x` cast to an element type, which mixed precision respects, even if `x` has that type now."""
     return x.astype(dtype)
 
 
 def clip(x: Variable, min: Number | None = None, max: Number | None = None) -> Variable:
-    """`x` with every element moved into [min, max]; either may be a variable."""
+    """Return `x` with every element moved into [min, max]; either may be a variable."""
     b = builder_of(x)
     if isinstance(min, Variable) or isinstance(max, Variable):
         result = x if min is None else maximum(x, min)
@@ -287,12 +287,12 @@ clamp = clip
 
 
 def lerp(x: Variable, y: Variable, weight: Number) -> Variable:
-    """`x + weight * (y - x)`."""
+    """Return `x + weight * (y - x)`."""
     return binary("Add", x, binary("Mul", binary("Sub", y, x), weight))
 
 
 def hypot(x: Variable, y: Variable) -> Variable:
-    """`sqrt(x^2 + y^2)`, without overflow in between."""
+    """Return `sqrt(x^2 + y^2)`, without overflow in between."""
     a, b = emit("Abs", [floats(x)]), emit("Abs", [floats(y)])
     larger = maximum(a, b)
     builder = builder_of(larger)
@@ -302,7 +302,7 @@ def hypot(x: Variable, y: Variable) -> Variable:
 
 
 def ldexp(x: Variable, y: Variable) -> Variable:
-    """`x * 2^y`."""
+    """Return `x * 2^y`."""
     return binary("Mul", floats(x), binary("Pow", 2.0, floats(y)))
 
 
@@ -310,13 +310,13 @@ def ldexp(x: Variable, y: Variable) -> Variable:
 
 
 def expm1(x: Variable) -> Variable:
-    """`exp(x) - 1`, accurate for small `x` too: `tanh(x / 2) * (exp(x) + 1)`."""
+    """Return `exp(x) - 1`, accurate for small `x` too: `tanh(x / 2) * (exp(x) + 1)`."""
     x = floats(x)
     return binary("Mul", tanh(binary("Mul", x, 0.5)), binary("Add", exp(x), 1.0))
 
 
 def log1p(x: Variable) -> Variable:
-    """`log(1 + x)`, accurate for small `x` too.
+    """Return `log(1 + x)`, accurate for small `x` too.
 
     There, what `1 + x` loses of `x` by rounding is added, over `1 + x`.
     """
@@ -329,38 +329,38 @@ def log1p(x: Variable) -> Variable:
 
 
 def log2(x: Variable) -> Variable:
-    """The logarithm to base 2."""
+    """Return the logarithm to base 2."""
     return binary("Mul", log(x), 1 / math.log(2))
 
 
 def log10(x: Variable) -> Variable:
-    """The logarithm to base 10."""
+    """Return the logarithm to base 10."""
     return binary("Mul", log(x), 1 / math.log(10))
 
 
 def logaddexp(x: Variable, y: Variable) -> Variable:
-    """`log(exp(x) + exp(y))`, without overflow."""
+    """Return `log(exp(x) + exp(y))`, without overflow."""
     return binary("Add", x, emit("Softplus", [binary("Sub", y, x)]))
 
 
 def logit(x: Variable, eps: float | None = None) -> Variable:
-    """`log(x / (1 - x))`; with `eps`, `x` is first moved into [eps, 1 - eps]."""
+    """Return `log(x / (1 - x))`; with `eps`, `x` is first moved into [eps, 1 - eps]."""
     inside = x if eps is None else clip(x, eps, 1 - eps)
     return log(binary("Div", inside, binary("Sub", 1.0, inside)))
 
 
 def square(x: Variable) -> Variable:
-    """`x * x`."""
+    """Return `x * x`."""
     return emit("Mul", [x, x])
 
 
 def rsqrt(x: Variable) -> Variable:
-    """`1 / sqrt(x)`."""
+    """Return `1 / sqrt(x)`."""
     return reciprocal(sqrt(x))
 
 
 def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variable:
-    """`scale_b * tanh(scale_a * x)`."""
+    """Return `scale_b * tanh(scale_a * x)`."""
     return binary("Mul", tanh(binary("Mul", x, scale_a)), scale_b)
 
 
@@ -368,7 +368,7 @@ def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variab
 
 
 def atan2(x: Variable, y: Variable) -> Variable:
-    """The angle of the point with height `x` and width `y`, in [-pi, pi]; the arc tangent of `x / y` to the right."""
+    """Return the angle in [-pi, pi] of the point with height `x` and width `y`: atan of `x / y` where `y` > 0."""
     x, y = floats(x), floats(y)
     height, width = in_one_type(x, y)
     b = builder_of(x)
@@ -385,17 +385,17 @@ def atan2(x: Variable, y: Variable) -> Variable:
 
 
 def deg2rad(x: Variable) -> Variable:
-    """Degrees as radians."""
+    """Convert degrees to radians."""
     return binary("Mul", floats(x), math.pi / 180)
 
 
 def rad2deg(x: Variable) -> Variable:
-    """Radians as degrees."""
+    """Convert radians to degrees."""
     return binary("Mul", floats(x), 180 / math.pi)
 
 
 def sinc(x: Variable) -> Variable:
-    """`sin(pi x) / (pi x)`, 1 at 0."""
+    """Return `sin(pi x) / (pi x)`, 1 at 0."""
     b = builder_of(x)
     angle = b.mul(floats(x).value, math.pi)
     zero = b.compare("Equal", angle, 0.0)
@@ -410,7 +410,7 @@ _nearest = of_one("round", "Round", "The nearest whole number; halves go to the 
 
 
 def round(x: Variable, decimals: int = 0) -> Variable:
-    """The nearest whole number, or with so many decimals; halves go to the even one."""
+    """Round to the nearest whole number, or to so many decimals; halves go to the even one."""
     if not decimals:
         return _nearest(x)
     factor = 10.0**decimals
@@ -418,24 +418,24 @@ def round(x: Variable, decimals: int = 0) -> Variable:
 
 
 def trunc(input: Variable) -> Variable:
-    """`input` without what is behind the point."""
+    """Return `input` rounded towards 0."""
     if not is_float_tensor(input.value):
         return input
     return emit("Mul", [emit("Sign", [input]), emit("Floor", [emit("Abs", [input])])])
 
 
 def frac(x: Variable) -> Variable:
-    """What `trunc` leaves off, with the sign of `x`."""
+    """Return `x - trunc(x)`, which has the sign of `x`."""
     return binary("Sub", x, trunc(x))
 
 
 def positive(x: Variable) -> Variable:
-    """`x`."""
+    """Return `x`."""
     return x
 
 
 def copysign(x: Variable, y: Number) -> Variable:
-    """`|x|` with the sign of `y`, which counts as positive where it is 0."""
+    """Return `|x|` with the sign of `y`, which counts as positive where it is 0."""
     b = builder_of(x)
     size = emit("Abs", [floats(x)])
     other = y.value if isinstance(y, Variable) else b.constant(y, size.value.dtype)
@@ -444,7 +444,7 @@ def copysign(x: Variable, y: Number) -> Variable:
 
 
 def heaviside(x: Variable, y: Variable) -> Variable:
-    """0 where `x` is negative, `y` where it is 0, 1 where it is positive."""
+    """Return 0 where `x` is negative, `y` where it is 0, 1 where it is positive."""
     a, b = in_one_type(x, y)
     builder = builder_of(x)
     step = builder.cast(builder.compare("Greater", a, 0), b.dtype)
@@ -452,12 +452,12 @@ def heaviside(x: Variable, y: Variable) -> Variable:
 
 
 def fmax(x: Variable, y: Variable) -> Variable:
-    """The larger of the two; where one of them is NaN, the other."""
+    """Return the larger of the two; where one of them is NaN, the other."""
     return _besides_nan("Max", x, y)
 
 
 def fmin(x: Variable, y: Variable) -> Variable:
-    """The smaller of the two; where one of them is NaN, the other."""
+    """Return the smaller of the two; where one of them is NaN, the other."""
     return _besides_nan("Min", x, y)
 
 
@@ -471,7 +471,7 @@ def _besides_nan(op_type: str, x: Variable, y: Variable) -> Variable:
 
 
 def nan_to_num(x: Variable, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Variable:
-    """`x` with numbers in place of NaN and infinities: those given, or the largest and the lowest of its type."""
+    """Return `x` with numbers for NaN and infinities: those given, or the largest and the lowest of its type."""
     b, value = builder_of(x), x.value
     if not is_float_tensor(value) or value.dtype is None:
         return x
@@ -480,8 +480,8 @@ def nan_to_num(x: Variable, nan: float = 0.0, posinf: float | None = None, negin
     bounds = {(1, 0): largest if posinf is None else posinf, (0, 1): -largest if neginf is None else neginf}
     result = b.where(b.op("IsNaN", [value]), nan, value)
     for (up, down), number in bounds.items():
-        found = b.op("IsInf", [value], {"detect_positive": up, "detect_negative": down})
-        result = b.where(found, number, result)
+        infinite = b.op("IsInf", [value], {"detect_positive": up, "detect_negative": down})
+        result = b.where(infinite, number, result)
     return wrap(x, result)
 
 
@@ -492,7 +492,7 @@ def _finfo(dtype: np.dtype) -> Any:
 
 
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
-    """Row i of `inputs[index[i]]`; `index` is a column of integers."""
+    """Pick row i from `inputs[index[i]]`; `index` is a column of integers."""
     values = in_one_type(*inputs)
     b = builder_of(*inputs, index)
     rank = inputs[0].ndim
@@ -504,7 +504,7 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
 
 
 def true_divide(input: Variable, other: Number) -> Variable:
-    """`input / other`."""
+    """Return `input / other`."""
     return binary("Div", input, other)
 
 
@@ -515,15 +515,15 @@ floor_mod = mod
 
 
 def conj(x: Variable) -> Variable:
-    """`x`: numbers are real here."""
+    """Return `x`: numbers are real here."""
     return emit("Identity", [x])
 
 
 def angle(x: Variable) -> Variable:
-    """0 where `x` is positive or 0, pi where it is negative: numbers are real here."""
-    b, given = builder_of(x), floats(x)
-    turned = b.mul(b.cast(b.compare("Less", given.value, 0.0), given.value.dtype), math.pi)
-    return wrap(x, b.where(b.op("IsNaN", [given.value]), given.value, turned))
+    """Return 0 where `x` is positive or 0, pi where it is negative: numbers are real here."""
+    b, operand = builder_of(x), floats(x)
+    turned = b.mul(b.cast(b.compare("Less", operand.value, 0.0), operand.value.dtype), math.pi)
+    return wrap(x, b.where(b.op("IsNaN", [operand.value]), operand.value, turned))
 
 
 accept_name(globals(), __all__)

@@ -1,4 +1,4 @@
-"""What makes functions of a row: those that are one operator of ONNX, on one operand or two."""
+"""Builds functions from rows: those that are one ONNX operator on one operand or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names that end in `_`. In static mode they compute what those without it do, as in Paddle: nothing is overwritten."""
+"""Names the functions that end in `_`.
+
+In static mode they compute what those without it do, as in Paddle: nothing is overwritten.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing by position: gathering, scattering, slices, masks, and what stands in square brackets."""
+"""Reads and writes elements by position: gathers, scatters, slices and masks."""
 # ruff: noqa: A001, A002  # Paddle's names
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LAST = 2**63 - 1
 def slice(
     input: Variable, axes: Sequence[int], starts: Variable | Sequence[Size], ends: Variable | Sequence[Size]
 ) -> Variable:
-    """Numpy's `input[start:end]` along each of `axes`; starts and ends may be integer variables."""
+    """Return `input[start:end]` along each of `axes`, as numpy does; starts and ends may be integer variables."""
     return _sliced(input, axes, starts, ends, None)
 
 
@@ -75,7 +75,7 @@ def strided_slice(
     ends: Variable | Sequence[Size],
     strides: Variable | Sequence[Size],
 ) -> Variable:
-    """Numpy's `x[start:end:stride]` along each of `axes`."""
+    """Return `x[start:end:stride]` along each of `axes`, as numpy does."""
     return _sliced(x, axes, starts, ends, strides)
 
 
@@ -83,23 +83,23 @@ def _sliced(x: Variable, axes: Sequence[int], *parts: Variable | Sequence[Size] 
     b = builder_of(x)
     places = [axis_of(x, axis) for axis in axes]
     starts, ends, strides = (None if part is None else _vector(x, part) for part in parts)
-    found = b.op("Slice", [x.value, starts, ends, _vector(x, places), *([] if strides is None else [strides])])
-    return wrap(x, with_sizes(found, [None if axis in places else size for axis, size in enumerate(x.shape)]))
+    sliced = b.op("Slice", [x.value, starts, ends, _vector(x, places), *([] if strides is None else [strides])])
+    return wrap(x, with_sizes(sliced, [None if axis in places else size for axis, size in enumerate(x.shape)]))
 
 
 def _vector(x: Variable, part: Variable | Sequence[Size]) -> ir.Value:
-    found = shape_operand(x, part)
-    return found if isinstance(found, ir.Value) else builder_of(x).constant(np.array(found, np.int64))
+    operand = shape_operand(x, part)
+    return operand if isinstance(operand, ir.Value) else builder_of(x).constant(np.array(operand, np.int64))
 
 
 def narrow(input: Variable, dim: int, start: int, length: int) -> Variable:
-    """`input[start : start + length]` along `dim`."""
+    """Return `input[start : start + length]` along `dim`."""
     end = start + length
     return slice(input, [dim], [start], [_LAST if start < 0 and end >= 0 else end])
 
 
 def crop(x: Variable, shape: Sequence[int] | None = None, offsets: Sequence[int] | None = None) -> Variable:
-    """The part of this shape that begins at `offsets`, 0 unless given; -1 is all that is behind it."""
+    """Return the part of `x` of this shape that begins at `offsets`, 0 unless given; -1 reaches to the end."""
     sizes = list(x.shape) if shape is None else list(shape)
     starts = [0] * x.ndim if offsets is None else list(offsets)
     ends = [_LAST if size == -1 else start + size for start, size in zip(starts, sizes, strict=True)]
@@ -110,30 +110,30 @@ def crop(x: Variable, shape: Sequence[int] | None = None, offsets: Sequence[int]
 
 
 def gather(x: Variable, index: Variable, axis: int | None = None) -> Variable:
-    """The entries of `x` along `axis` (0 unless given) whose numbers are `index`, a vector or a column."""
+    """Return the entries of `x` along `axis` (0 unless given) at the positions `index`, a vector or a column."""
     b = builder_of(x, index)
     rows = b.reshape(index.value, [-1]) if index.ndim > 1 else index.value
     return wrap(x, b.op("Gather", [x.value, rows], {"axis": axis_of(x, axis or 0)}))
 
 
 def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
-    """The entries of `x` along `axis` whose numbers are the vector `index`."""
+    """Return the entries of `x` along `axis` at the positions in the vector `index`."""
     return gather(x, index, axis)
 
 
 def gather_nd(x: Variable, index: Variable) -> Variable:
-    """The entries of `x` at the positions in the last axis of `index`."""
+    """Return the entries of `x` at the positions in the last axis of `index`."""
     b = builder_of(x, index)
     return wrap(x, b.op("GatherND", [x.value, b.cast(index.value, ir.DataType.INT64)]))
 
 
 def index_sample(x: Variable, index: Variable) -> Variable:
-    """From each row of a matrix, the elements in the columns that the same row of `index` names."""
+    """Return from each row of a matrix the elements in the columns that the same row of `index` names."""
     return take_along_axis(x, index, 1, broadcast=False)
 
 
 def take(x: Variable, index: Variable, mode: str = "raise") -> Variable:
-    """The elements of `x` flattened at these positions.
+    """Return the elements of `x` flattened at these positions.
 
     Args:
         x: any shape.
@@ -155,7 +155,7 @@ def take(x: Variable, index: Variable, mode: str = "raise") -> Variable:
 
 
 def take_along_axis(arr: Variable, indices: Variable, axis: int, broadcast: bool = True) -> Variable:
-    """The elements of `arr` along `axis` whose numbers are `indices`, which broadcast along the other axes."""
+    """Return the elements of `arr` along `axis` at the positions `indices`, which broadcast along the other axes."""
     b, place = builder_of(arr, indices), axis_of(arr, axis)
     if arr.ndim != indices.ndim:
         raise InputError(f"take_along_axis: {arr!r} and {indices!r} must have the same number of axes")
@@ -166,45 +166,45 @@ def take_along_axis(arr: Variable, indices: Variable, axis: int, broadcast: bool
 take_along_dim = take_along_axis
 
 
-def _broadcast(one: Variable, other: Variable, axis: int) -> tuple[ir.Value, ir.Value]:
-    """Return both in the shape that they meet in along all axes but one."""
-    b, values = builder_of(one, other), []
-    for variable, like in ((one, other), (other, one)):
+def _broadcast(first: Variable, second: Variable, axis: int) -> tuple[ir.Value, ir.Value]:
+    """Return both values in the shape that they meet in along all axes but one."""
+    b, values = builder_of(first, second), []
+    for variable, like in ((first, second), (second, first)):
         if _covers(variable, like, axis):
             values.append(variable.value)
             continue
         sizes, single = b.shape(like.value), b.constant(np.array([1], np.int64))
-        parts = [b.slice(sizes, [0], [axis], [0]), single, b.slice(sizes, [axis + 1], [one.ndim], [0])]
+        parts = [b.slice(sizes, [0], [axis], [0]), single, b.slice(sizes, [axis + 1], [first.ndim], [0])]
         values.append(b.op("Expand", [variable.value, b.concat(parts, 0)]))
     return values[0], values[1]
 
 
 def _covers(variable: Variable, like: Variable, axis: int) -> bool:
-    """Whether all sizes but one are surely those that `like` broadcasts to."""
-    own, wanted = variable.value.shape, like.value.shape
-    if own is None or wanted is None:
+    """Return whether all sizes but one are surely those that `like` broadcasts to."""
+    shape, target = variable.value.shape, like.value.shape
+    if shape is None or target is None:
         return False
-    pairs = [(a, c) for i, (a, c) in enumerate(zip(own, wanted, strict=True)) if i != axis]
+    pairs = [(a, c) for i, (a, c) in enumerate(zip(shape, target, strict=True)) if i != axis]
     return not [1 for a, c in pairs if c != 1 and (a != c or not (isinstance(a, int) or a.value is not None))]
 
 
 def masked_select(x: Variable, mask: Variable) -> Variable:
-    """The elements of `x` where the bool `mask`, which broadcasts, is true: a vector whose size depends on the data."""
+    """Return a vector of the elements of `x` where the bool `mask` is true; `mask` broadcasts, data decide the size."""
     b = builder_of(x, mask)
     everywhere = b.expand_like(mask.value, x.value)
     places = b.transpose(b.op("NonZero", [everywhere]), [1, 0])
-    found = b.op("GatherND", [x.value, places])
-    found.shape = ir.Shape([None])
-    return wrap(x, found)
+    selected = b.op("GatherND", [x.value, places])
+    selected.shape = ir.Shape([None])
+    return wrap(x, selected)
 
 
 def nonzero(x: Variable, as_tuple: bool = False) -> Variable | tuple[Variable, ...]:
-    """The positions of what is not 0, one a row; with `as_tuple` a vector of positions for each axis."""
+    """Return the positions of elements that are not 0, one a row; with `as_tuple` a vector for each axis."""
     b = builder_of(x)
-    found = b.op("NonZero", [x.value])
+    positions = b.op("NonZero", [x.value])
     if not as_tuple:
-        return wrap(x, b.transpose(found, [1, 0]))
-    rows = b.nodes("Split", [found], {"axis": 0, "num_outputs": x.ndim}, outputs=x.ndim)
+        return wrap(x, b.transpose(positions, [1, 0]))
+    rows = b.nodes("Split", [positions], {"axis": 0, "num_outputs": x.ndim}, outputs=x.ndim)
     return tuple(wrap(x, b.squeeze(row, [0])) for row in rows)
 
 
@@ -212,7 +212,7 @@ def nonzero(x: Variable, as_tuple: bool = False) -> Variable | tuple[Variable, .
 
 
 def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = True) -> Variable:
-    """`x` with rows of `updates` written over the rows whose numbers are the vector `index`.
+    """Return `x` with rows of `updates` written over the rows at the positions in the vector `index`.
 
     Args:
         x: what to write over.
@@ -236,14 +236,14 @@ def _differ(a: int, b: int) -> bool:
 
 
 def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
-    """`x` with `updates` added at the positions in the last axis of `index`."""
+    """Return `x` with `updates` added at the positions in the last axis of `index`."""
     b = builder_of(x, index, updates)
     places, new = b.cast(index.value, ir.DataType.INT64), b.cast(updates.value, x.value.dtype)
     return wrap(x, b.op("ScatterND", [x.value, places, new], {"reduction": "add"}))
 
 
 def scatter_nd(index: Variable, updates: Variable, shape: Sequence[int]) -> Variable:
-    """Zeros of this shape with `updates` added at the positions in the last axis of `index`."""
+    """Return zeros of this shape with `updates` added at the positions in the last axis of `index`."""
     b = builder_of(index, updates)
     zeros = wrap(updates, b.constant(np.zeros(list(shape)), updates.value.dtype))
     return scatter_nd_add(zeros, index, updates)
@@ -261,7 +261,7 @@ def put_along_axis(
     include_self: bool = True,
     broadcast: bool = True,
 ) -> Variable:
-    """`arr` with `values` written, added, ... at the places along `axis` whose numbers are `indices`.
+    """Return `arr` with `values` written, added, ... along `axis` at the positions `indices`.
 
     Args:
         arr: what to write to.
@@ -291,17 +291,17 @@ def put_along_axis(
 
 
 def scatter_add(input: Variable, dim: int, index: Variable, src: Variable) -> Variable:
-    """`input` with `src` added at the places along `dim` whose numbers are `index`."""
+    """Return `input` with `src` added along `dim` at the positions `index`."""
     return put_along_axis(input, index, src, dim, "add", broadcast=False)
 
 
 def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Variable:
-    """`x` with the slices of `value` added to those of `x` along `axis` whose numbers are the vector `index`."""
+    """Return `x` with the slices of `value` added to its slices along `axis` at the positions in the vector `index`."""
     return _along(x, index, axis, value, "add")
 
 
 def index_fill(x: Variable, index: Variable, axis: int, value: Number) -> Variable:
-    """`x` with one number in the slices along `axis` whose numbers are the vector `index`."""
+    """Return `x` with one number in the slices along `axis` at the positions in the vector `index`."""
     return _along(x, index, axis, value, "none")
 
 
@@ -323,7 +323,7 @@ def _along(x: Variable, index: Variable, axis: int, value: Number, reduction: st
 
 
 def index_put(x: Variable, indices: Sequence[Variable], value: Number, accumulate: bool = False) -> Variable:
-    """`x` with `value` written at positions given by one integer variable for each axis, or one bool mask.
+    """Return `x` with `value` written at positions given by one integer variable for each axis, or one bool mask.
 
     Args:
         x: what to write to.
@@ -348,7 +348,7 @@ def index_put(x: Variable, indices: Sequence[Variable], value: Number, accumulat
 
 
 def masked_scatter(x: Variable, mask: Variable, value: Variable) -> Variable:
-    """`x` with the elements of `value`, in their order, at the places where the bool `mask` is true."""
+    """Return `x` with the elements of `value`, in their order, at the places where the bool `mask` is true."""
     b = builder_of(x, mask, value)
     everywhere = b.reshape(b.expand_like(mask.value, x.value), [-1])
     number = b.op("CumSum", [b.cast(everywhere, ir.DataType.INT64), b.constant(np.array(0, np.int64))])
@@ -359,7 +359,7 @@ def masked_scatter(x: Variable, mask: Variable, value: Variable) -> Variable:
 
 
 def select_scatter(x: Variable, values: Variable, axis: int, index: int) -> Variable:
-    """`x` with `values` in place of the slice `index` along `axis`."""
+    """Return `x` with `values` in place of the slice `index` along `axis`."""
     place = axis_of(x, axis)
     b = builder_of(x, values)
     return slice_scatter(x, wrap(x, b.unsqueeze(values.value, [place])), [axis], [index], [index + 1 or _LAST], [1])
@@ -373,12 +373,12 @@ def slice_scatter(
     ends: Sequence[int],
     strides: Sequence[int],
 ) -> Variable:
-    """`x` with `value` in place of `x[start:end:stride]` along each of `axes`, whose sizes must be known."""
+    """Return `x` with `value` in place of `x[start:end:stride]` along each of `axes`, whose sizes must be known."""
     b, taken = builder_of(x, value), []
     for axis in range(x.ndim):
-        found = [i for i, given in enumerate(axes) if axis_of(x, given) == axis]
+        entries = [i for i, sliced in enumerate(axes) if axis_of(x, sliced) == axis]
         size = size_at(x, axis, "slice_scatter")
-        bounds = (starts[found[0]], ends[found[0]], strides[found[0]]) if found else (None, None, None)
+        bounds = (starts[entries[0]], ends[entries[0]], strides[entries[0]]) if entries else (None, None, None)
         taken.append(np.arange(size)[builtins_slice(*bounds)])
     places = np.stack(np.meshgrid(*taken, indexing="ij"), -1).astype(np.int64)
     where = b.constant(places)
@@ -387,7 +387,7 @@ def slice_scatter(
 
 
 def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
-    """Each number as its place in part `shard_id` of `nshards`, and `ignore_value` where it is in another part.
+    """Return each number as its place in part `shard_id` of `nshards`, and `ignore_value` where it is in another part.
 
     Raises:
         InputError: there is no such part.
@@ -403,7 +403,7 @@ def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ig
 
 
 def argwhere(input: Variable) -> Variable:
-    """The positions of what is not 0, one a row."""
+    """Return the positions of elements that are not 0, one a row."""
     b = builder_of(input)
     return wrap(input, b.transpose(b.op("NonZero", [input.value]), [1, 0]))
 
@@ -411,7 +411,7 @@ def argwhere(input: Variable) -> Variable:
 def scatter_reduce(
     input: Variable, dim: int, index: Variable, src: Variable, reduce: str, *, include_self: bool = True
 ) -> Variable:
-    """`input` with `src` added, multiplied, ... at the places along `dim` whose numbers are `index`.
+    """Return `input` with `src` added, multiplied, ... along `dim` at the positions `index`.
 
     `reduce` is `sum`, `prod`, `amin` or `amax`; gradients are of `sum`.
     """
@@ -421,7 +421,7 @@ def scatter_reduce(
 
 
 def diagonal_scatter(x: Variable, y: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """`x` with `y` on a diagonal of the matrices along two axes; all sizes must be known."""
+    """Return `x` with `y` on a diagonal of the matrices along two axes; all sizes must be known."""
     sizes = [size_at(x, axis, "diagonal_scatter") for axis in range(x.ndim)]
     numbers = np.arange(int(np.prod(sizes))).reshape(sizes)
     places = np.diagonal(numbers, offset, axis1, axis2).reshape(-1)

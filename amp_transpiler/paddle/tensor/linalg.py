@@ -1,4 +1,4 @@
-"""Products of vectors and matrices."""
+"""Computes products of vectors and matrices, norms of differences and covariances."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ _LAST = 2**63 - 1
 
 
 def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False) -> Variable:
-    """The matrix product, batched as numpy's; either may be transposed first, along its last two axes."""
+    """Return the matrix product, batched as numpy's; either may be transposed first, along its last two axes."""
     b = builder_of(x, y)
-    one, other = in_one_type(x, y)
+    first, second = in_one_type(x, y)
     if (transpose_x or transpose_y) and x.ndim == y.ndim == 2:
         flips = {"transA": int(transpose_x), "transB": int(transpose_y)}
-        return wrap(x, b.op("Gemm", [one, other], flips))  # Gemm transposes while it reads, without a copy
+        return wrap(x, b.op("Gemm", [first, second], flips))  # Gemm transposes while it reads, without a copy
     sides = [
         b.swap_last(side) if flip and len(side.shape or ()) > 1 else side
-        for side, flip in ((one, transpose_x), (other, transpose_y))
+        for side, flip in ((first, transpose_x), (second, transpose_y))
     ]
     return wrap(x, b.matmul(*sides))
 
 
 def mm(input: Variable, mat2: Variable) -> Variable:
-    """The matrix product."""
+    """Return the matrix product."""
     return matmul(input, mat2)
 
 
 def bmm(x: Variable, y: Variable) -> Variable:
-    """The matrix products of two batches, [batch, rows, inner] and [batch, inner, columns].
+    """Return the matrix products of two batches, [batch, rows, inner] and [batch, inner, columns].
 
     Raises:
         InputError: one of them does not have three axes.
@@ -76,38 +76,38 @@ def bmm(x: Variable, y: Variable) -> Variable:
 
 
 def mv(x: Variable, vec: Variable) -> Variable:
-    """The product of a matrix and a vector."""
+    """Return the product of a matrix and a vector."""
     return matmul(x, vec)
 
 
 def dot(x: Variable, y: Variable) -> Variable:
-    """The products of vectors, along the last axis."""
+    """Return the products of vectors, along the last axis."""
     return sum_of(binary("Mul", x, y), -1)
 
 
 def vecdot(x: Variable, y: Variable, axis: int = -1) -> Variable:
-    """The products of vectors, along `axis`."""
+    """Return the products of vectors, along `axis`."""
     return sum_of(binary("Mul", x, y), axis)
 
 
 def inner(x: Variable, y: Variable) -> Variable:
-    """The products of all vectors along the last axes of both."""
+    """Return the products of all vectors along the last axes of both."""
     if not x.ndim or not y.ndim:
         return binary("Mul", x, y)
     b = builder_of(x, y)
-    one, other = in_one_type(x, y)
-    rows = b.op("Gemm", [_rows(b, one), _rows(b, other)], {"transB": 1})
+    first, second = in_one_type(x, y)
+    rows = b.op("Gemm", [_rows(b, first), _rows(b, second)], {"transB": 1})
     sizes = [b.slice(b.shape(side.value), [0], [-1], [0]) for side in (x, y) if side.ndim > 1]
     if not sizes:
         return wrap(x, b.reshape(rows, []))
     result = b.reshape(rows, b.concat(sizes, 0))
-    known = [size if size >= 0 else None for size in (*x.shape[:-1], *y.shape[:-1])]
-    result.shape = ir.Shape(known)
+    dims = [size if size >= 0 else None for size in (*x.shape[:-1], *y.shape[:-1])]
+    result.shape = ir.Shape(dims)
     return wrap(x, result)
 
 
 def _rows(b: GraphBuilder, value: ir.Value) -> ir.Value:
-    """The vectors along the last axis as the rows of a matrix."""
+    """Return the vectors along the last axis as the rows of a matrix."""
     width = (value.shape or [None])[-1]
     if isinstance(width, int):
         return b.reshape(value, [-1, width])
@@ -116,7 +116,7 @@ def _rows(b: GraphBuilder, value: ir.Value) -> ir.Value:
 
 
 def outer(x: Variable, y: Variable) -> Variable:
-    """The products of each element of `x` with each of `y`: a matrix."""
+    """Return the products of each element of `x` with each of `y`: a matrix."""
     b = builder_of(x, y)
     return binary("Mul", wrap(x, b.reshape(x.value, [-1, 1])), wrap(y, b.reshape(y.value, [1, -1])))
 
@@ -125,7 +125,7 @@ ger = outer
 
 
 def addmm(input: Variable, x: Variable, y: Variable, beta: float = 1.0, alpha: float = 1.0) -> Variable:
-    """`beta * input + alpha * x @ y`."""
+    """Return `beta * input + alpha * x @ y`."""
     product = matmul(x, y)
     product = product if alpha == 1 else binary("Mul", product, alpha)
     return binary("Add", product, input if beta == 1 else binary("Mul", input, beta))
@@ -135,7 +135,7 @@ baddbmm = addmm
 
 
 def einsum(equation: str, *operands: Variable) -> Variable:
-    """Sums of products, as the equation says: `ij,jk->ik` is the matrix product.
+    """Return sums of products, as the equation says: `ij,jk->ik` is the matrix product.
 
     Without `->`, the result has the letters that appear once, in alphabetical order.
 
@@ -145,14 +145,14 @@ def einsum(equation: str, *operands: Variable) -> Variable:
     if fault := equation_fault(equation):
         raise OptionError(f"einsum: {fault}")
     b, values = builder_of(*operands), in_one_type(*operands)
-    given = values[0].dtype
-    if given == ir.DataType.BFLOAT16:  # Einsum takes none
+    dtype = values[0].dtype
+    if dtype == ir.DataType.BFLOAT16:  # Einsum takes none
         values = [b.cast(value, ir.DataType.FLOAT) for value in values]
-    return wrap(operands[0], b.cast(b.op("Einsum", values, {"equation": equation.replace(" ", "")}), given))
+    return wrap(operands[0], b.cast(b.op("Einsum", values, {"equation": equation.replace(" ", "")}), dtype))
 
 
 def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Variable:
-    """The sums of products along axes of both.
+    """Return the sums of products along axes of both.
 
     Args:
         x: one operand.
@@ -167,21 +167,23 @@ def tensordot(x: Variable, y: Variable, axes: int | Sequence[int] | Sequence[Seq
     else:
         lists = [[part] if isinstance(part, int) else list(part) for part in axes]
         if all(isinstance(part, int) for part in axes):
-            lists = [[part for one in lists for part in one]]
+            lists = [[part for group in lists for part in group]]
         pairs = [lists[0], lists[1] if len(lists) > 1 else lists[0]]
-    ours, theirs = [axis_of(x, a) for a in pairs[0]], [axis_of(y, a) for a in pairs[1]]
-    if len(ours) != len(theirs):
+    x_axes, y_axes = [axis_of(x, a) for a in pairs[0]], [axis_of(y, a) for a in pairs[1]]
+    if len(x_axes) != len(y_axes):
         raise OptionError(f"tensordot: as many axes of x as of y must meet, got {axes!r}")
     letters = [chr(ord("a") + i) for i in range(x.ndim + y.ndim)]
-    one, other = letters[: x.ndim], letters[x.ndim :]
-    for here, there in zip(ours, theirs, strict=True):
-        other[there] = one[here]
-    kept = [c for i, c in enumerate(one) if i not in ours] + [c for i, c in enumerate(other) if i not in theirs]
-    return einsum(f"{''.join(one)},{''.join(other)}->{''.join(kept)}", x, y)
+    x_letters, y_letters = letters[: x.ndim], letters[x.ndim :]
+    for here, there in zip(x_axes, y_axes, strict=True):
+        y_letters[there] = x_letters[here]
+    result_letters = [c for i, c in enumerate(x_letters) if i not in x_axes] + [
+        c for i, c in enumerate(y_letters) if i not in y_axes
+    ]
+    return einsum(f"{''.join(x_letters)},{''.join(y_letters)}->{''.join(result_letters)}", x, y)
 
 
 def multi_dot(x: Sequence[Variable]) -> Variable:
-    """The product of matrices, from the first to the last."""
+    """Return the product of matrices, from the first to the last."""
     result = x[0]
     for other in x[1:]:
         result = matmul(result, other)
@@ -189,23 +191,23 @@ def multi_dot(x: Sequence[Variable]) -> Variable:
 
 
 def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The sums of diagonals; see `diagonal`."""
+    """Return the sums of diagonals; see `diagonal`."""
     return sum_of(diagonal(x, offset, axis1, axis2), -1)
 
 
 def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
-    """The cross products of vectors of three numbers along `axis`, unless given the first axis of size 3.
+    """Return the cross products of vectors of three numbers along `axis`: unless given, the first axis of size 3.
 
     Raises:
         InputError: no axis has size 3.
     """
     if axis == 9:
-        found = [i for i, size in enumerate(x.shape) if size == 3]
-        if not found:
+        candidates = [i for i, size in enumerate(x.shape) if size == 3]
+        if not candidates:
             raise InputError(f"cross: no axis of {x!r} has size 3")
-        axis = found[0]
+        axis = candidates[0]
     place, b = axis_of(x, axis), builder_of(x, y)
-    one, other = in_one_type(x, y)
+    first, second = in_one_type(x, y)
 
     def turned(value: ir.Value, order: Sequence[int]) -> ir.Value:
         return b.op("Gather", [value, b.constant(np.array(order, np.int64))], {"axis": place})
@@ -213,30 +215,32 @@ def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
     ahead, behind = [1, 2, 0], [2, 0, 1]
     return wrap(
         x,
-        b.sub(b.mul(turned(one, ahead), turned(other, behind)), b.mul(turned(one, behind), turned(other, ahead))),
+        b.sub(b.mul(turned(first, ahead), turned(second, behind)), b.mul(turned(first, behind), turned(second, ahead))),
     )
 
 
 def kron(x: Variable, y: Variable) -> Variable:
-    """The product of each element of `x` with all of `y`, in its place: the Kronecker product."""
+    """Return the Kronecker product: each element of `x` times all of `y`, in its place."""
     b = builder_of(x, y)
     rank = max(x.ndim, y.ndim)
-    one = b.unsqueeze(x.value, list(range(rank - x.ndim)))
-    other = b.unsqueeze(y.value, list(range(rank - y.ndim)))
-    sizes = [b.mul(b.shape(one), b.shape(other))]
-    wide = b.unsqueeze(one, [2 * i + 1 for i in range(rank)])
-    tall = b.unsqueeze(other, [2 * i for i in range(rank)])
+    first = b.unsqueeze(x.value, list(range(rank - x.ndim)))
+    second = b.unsqueeze(y.value, list(range(rank - y.ndim)))
+    sizes = [b.mul(b.shape(first), b.shape(second))]
+    wide = b.unsqueeze(first, [2 * i + 1 for i in range(rank)])
+    tall = b.unsqueeze(second, [2 * i for i in range(rank)])
     product = binary("Mul", wrap(x, wide), wrap(y, tall))
-    known = [a * c if a >= 0 and c >= 0 else -1 for a, c in zip(wrap(x, one).shape, wrap(y, other).shape, strict=True)]
-    if known.count(-1) < 2:
-        return wrap(x, b.reshape(product.value, known))
+    static_sizes = [
+        a * c if a >= 0 and c >= 0 else -1 for a, c in zip(wrap(x, first).shape, wrap(y, second).shape, strict=True)
+    ]
+    if static_sizes.count(-1) < 2:
+        return wrap(x, b.reshape(product.value, static_sizes))
     return wrap(x, b.reshape(product.value, sizes[0]))
 
 
 def cdist(
     x: Variable, y: Variable, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Variable:
-    """The `p`-norms of the differences of each row of `x` and each of `y`; `compute_mode` has no effect."""
+    """Return the `p`-norms of the differences of each row of `x` and each of `y`; `compute_mode` has no effect."""
     del compute_mode
     b = builder_of(x, y)
     rows, columns = b.unsqueeze(x.value, [x.ndim - 1]), b.unsqueeze(y.value, [y.ndim - 2])
@@ -244,26 +248,26 @@ def cdist(
 
 
 def pdist(x: Variable, p: float = 2.0) -> Variable:
-    """The `p`-norms of the differences of all pairs of rows of a matrix, whose number must be known."""
+    """Return the `p`-norms of the differences of all pairs of rows of a matrix, whose number must be known."""
     first, second = np.triu_indices(x.shape[0], 1)
     b = builder_of(x)
-    one, other = (
+    earlier, later = (
         wrap(x, b.op("Gather", [x.value, b.constant(part.astype(np.int64))], {"axis": 0})) for part in (first, second)
     )
-    return norm(binary("Sub", one, other), float(p), -1)
+    return norm(binary("Sub", earlier, later), float(p), -1)
 
 
 def vector_norm(
     x: Variable, p: float = 2.0, axis: int | Sequence[int] | None = None, keepdim: bool = False
 ) -> Variable:
-    """The `p`-norm of the elements along axes, of all unless given."""
+    """Return the `p`-norm of the elements along axes, or of all elements unless axes are given."""
     if p == 2 and axis is not None and not isinstance(axis, int):
         return norm(x, "fro", axis, keepdim)
     return norm(x, float(p), axis, keepdim)
 
 
 def cov(x: Variable, rowvar: bool = True, ddof: bool = True) -> Variable:
-    """The covariances of the rows of a matrix, or of its columns, whose number of samples must be known."""
+    """Return the covariances of a matrix's rows, or of its columns; the number of samples must be known."""
     rows = x if rowvar else transpose(x, [1, 0])
     b = builder_of(x)
     apart = b.sub(rows.value, b.cast(b.mean(rows.value, [1]), x.value.dtype))
@@ -272,7 +276,7 @@ def cov(x: Variable, rowvar: bool = True, ddof: bool = True) -> Variable:
 
 
 def corrcoef(x: Variable, rowvar: bool = True) -> Variable:
-    """The correlations of the rows of a matrix, or of its columns."""
+    """Return the correlations of the rows of a matrix, or of its columns."""
     shared = cov(x, rowvar)
     b = builder_of(x)
     spread = b.op("Sqrt", [diagonal(shared).value])

@@ -1,4 +1,4 @@
-"""Comparisons, truth values and bits."""
+"""Compares numbers, and computes with truth values and bits."""
 # ruff: noqa: A001  # Paddle's names
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ greater, less = greater_than, less_than
 
 
 def not_equal(x: Number, y: Number) -> Variable:
-    """`x != y`, as bool."""
+    """Return `x != y`, as bool."""
     return emit("Not", [binary("Equal", x, y)])
 
 
@@ -89,22 +89,22 @@ ne = not_equal
 
 
 def logical_and(x: Variable, y: Variable) -> Variable:
-    """Whether both are true."""
+    """Return whether both are true."""
     return _logical("And", x, y)
 
 
 def logical_or(x: Variable, y: Variable) -> Variable:
-    """Whether one of them is true."""
+    """Return whether at least one of them is true."""
     return _logical("Or", x, y)
 
 
 def logical_xor(x: Variable, y: Variable) -> Variable:
-    """Whether exactly one of them is true."""
+    """Return whether exactly one of them is true."""
     return _logical("Xor", x, y)
 
 
 def logical_not(x: Variable) -> Variable:
-    """Whether it is false."""
+    """Return whether `x` is false."""
     return emit("Not", [_truth(x)])
 
 
@@ -117,20 +117,20 @@ def _truth(x: Variable) -> Variable:
 
 
 def all(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Whether everything along `axis` is true, or everything there is."""
+    """Return whether all elements along `axis`, or all of `x`, are true."""
     return _counted("ReduceMin", x, axis, keepdim)
 
 
 def any(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Whether something along `axis` is true, or anything at all."""
+    """Return whether any element along `axis`, or any of `x`, is true."""
     return _counted("ReduceMax", x, axis, keepdim)
 
 
 def _counted(op_type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
     b = builder_of(x)
     numbers = b.cast(_truth(x).value, ir.DataType.INT32)  # no reduction takes bool before opset 20
-    found = b.reduce(op_type, numbers, None if axis is None else axes_of(x, axis), keepdims=keepdim)
-    return wrap(x, b.cast(found, ir.DataType.BOOL))
+    reduced = b.reduce(op_type, numbers, None if axis is None else axes_of(x, axis), keepdims=keepdim)
+    return wrap(x, b.cast(reduced, ir.DataType.BOOL))
 
 
 @overload
@@ -138,7 +138,7 @@ def where(condition: Variable, x: Number, y: Number) -> Variable: ...
 @overload
 def where(condition: Variable, x: None = None, y: None = None) -> tuple[Variable, ...]: ...
 def where(condition: Variable, x: Number | None = None, y: Number | None = None) -> Variable | tuple[Variable, ...]:
-    """`x` where the bool `condition` is true, `y` elsewhere; without both, the positions where it is true.
+    """Return `x` where the bool `condition` is true, `y` elsewhere; without both, the positions where it is true.
 
     Raises:
         InputError: only one of `x` and `y` is given.
@@ -147,14 +147,14 @@ def where(condition: Variable, x: Number | None = None, y: Number | None = None)
         raise InputError("where: give both x and y, or neither")
     b = builder_of(condition)
     if x is None or y is None:
-        found = b.op("NonZero", [_truth(condition).value])
-        parts = b.nodes("Split", [found], {"axis": 0, "num_outputs": condition.ndim}, outputs=condition.ndim)
+        positions = b.op("NonZero", [_truth(condition).value])
+        parts = b.nodes("Split", [positions], {"axis": 0, "num_outputs": condition.ndim}, outputs=condition.ndim)
         return tuple(wrap(condition, b.squeeze(part, [0])) for part in parts)
     return _chosen(_truth(condition), x, y)
 
 
 def _chosen(condition: Variable, x: Number, y: Number) -> Variable:
-    """`Where` in the type that both choices meet in; a number takes the type of the other choice."""
+    """Append `Where` in the type that both choices meet in; a number takes the type of the other choice."""
     b = builder_of(condition, *(item for item in (x, y) if isinstance(item, Variable)))
     if isinstance(x, Variable) and isinstance(y, Variable):
         first, second = in_one_type(x, y)
@@ -167,7 +167,7 @@ def _chosen(condition: Variable, x: Number, y: Number) -> Variable:
 
 
 def masked_fill(x: Variable, mask: Variable, value: Number) -> Variable:
-    """`value` where the bool `mask` is true, `x` elsewhere."""
+    """Return `value` where the bool `mask` is true, `x` elsewhere."""
     b = builder_of(x, mask)
     fill = b.cast(value.value, x.value.dtype) if isinstance(value, Variable) else b.constant(value, x.value.dtype)
     return wrap(x, b.where(_truth(mask).value, fill, x.value))
@@ -177,34 +177,34 @@ def masked_fill(x: Variable, mask: Variable, value: Number) -> Variable:
 
 
 def isnan(x: Variable) -> Variable:
-    """Whether each element is NaN."""
+    """Return whether each element is NaN."""
     return emit("IsNaN", [x]) if is_float_tensor(x.value) else _nowhere(x)
 
 
 def isinf(x: Variable) -> Variable:
-    """Whether each element is infinite."""
+    """Return whether each element is infinite."""
     return emit("IsInf", [x]) if is_float_tensor(x.value) else _nowhere(x)
 
 
 def isposinf(x: Variable) -> Variable:
-    """Whether each element is infinite and positive."""
+    """Return whether each element is infinite and positive."""
     return emit("IsInf", [x], {"detect_negative": 0}) if is_float_tensor(x.value) else _nowhere(x)
 
 
 def isneginf(x: Variable) -> Variable:
-    """Whether each element is infinite and negative."""
+    """Return whether each element is infinite and negative."""
     return emit("IsInf", [x], {"detect_positive": 0}) if is_float_tensor(x.value) else _nowhere(x)
 
 
 def isfinite(x: Variable) -> Variable:
-    """Whether each element is neither NaN nor infinite."""
+    """Return whether each element is neither NaN nor infinite."""
     if not is_float_tensor(x.value):
         return emit("Not", [_nowhere(x)])
     return emit("Not", [emit("Or", [isnan(x), isinf(x)])])
 
 
 def isreal(x: Variable) -> Variable:
-    """True everywhere: no variable is complex."""
+    """Return true everywhere: no variable is complex."""
     return emit("Not", [_nowhere(x)])
 
 
@@ -213,30 +213,32 @@ def _nowhere(x: Variable) -> Variable:
 
 
 def signbit(x: Variable) -> Variable:
-    """Whether each element is negative; -0 counts as 0."""
+    """Return whether each element is negative; -0 counts as 0."""
     return binary("Less", x, 0)
 
 
 def isclose(x: Variable, y: Variable, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Variable:
-    """Whether `|x - y| <= atol + rtol * |y|`; equal infinities are close, and NaN to NaN with `equal_nan`."""
+    """Return whether `|x - y| <= atol + rtol * |y|`; equal infinities are close, and NaN to NaN with `equal_nan`."""
     values = in_one_type(x, y)
     b = builder_of(x)
-    one, other = (b.cast(b.high(v), ir.DataType.FLOAT) if not is_float_tensor(v) else b.high(v) for v in values)
-    near = b.compare("LessOrEqual", b.op("Abs", [b.sub(one, other)]), b.add(b.mul(b.op("Abs", [other]), rtol), atol))
-    finite = b.op("Not", [b.op("IsInf", [other])])  # an infinite bound would let everything pass
-    near = b.op("Or", [b.op("And", [near, finite]), b.compare("Equal", one, other)])
+    first, second = (b.cast(b.high(v), ir.DataType.FLOAT) if not is_float_tensor(v) else b.high(v) for v in values)
+    near = b.compare(
+        "LessOrEqual", b.op("Abs", [b.sub(first, second)]), b.add(b.mul(b.op("Abs", [second]), rtol), atol)
+    )
+    finite = b.op("Not", [b.op("IsInf", [second])])  # an infinite bound would let everything pass
+    near = b.op("Or", [b.op("And", [near, finite]), b.compare("Equal", first, second)])
     if equal_nan:
-        near = b.op("Or", [near, b.op("And", [b.op("IsNaN", [one]), b.op("IsNaN", [other])])])
+        near = b.op("Or", [near, b.op("And", [b.op("IsNaN", [first]), b.op("IsNaN", [second])])])
     return wrap(x, near)
 
 
 def allclose(x: Variable, y: Variable, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Variable:
-    """Whether all elements are close; see `isclose`."""
+    """Return whether all elements are close; see `isclose`."""
     return all(isclose(x, y, rtol, atol, equal_nan))
 
 
 def equal_all(x: Variable, y: Variable) -> Variable:
-    """Whether all elements are equal; False for variables of shapes that cannot be equal."""
+    """Return whether all elements are equal; False for variables of shapes that cannot be equal."""
     b = builder_of(x, y)
     differ = x.ndim != y.ndim or not _may_be_equal(x, y)
     return wrap(x, b.constant(np.array(False))) if differ else all(equal(x, y))
@@ -247,19 +249,19 @@ def _may_be_equal(x: Variable, y: Variable) -> bool:
 
 
 def isin(x: Variable, test_x: Variable, assume_unique: bool = False, invert: bool = False) -> Variable:
-    """Whether each element of `x` is one of those of `test_x`, or none of them with `invert`.
+    """Return whether each element of `x` is one of those of `test_x`, or none of them with `invert`.
 
     `assume_unique` has no effect.
     """
     del assume_unique
     b = builder_of(x, test_x)
     element = wrap(x, b.unsqueeze(x.value, [x.ndim]))
-    found = any(equal(element, wrap(x, b.reshape(test_x.value, [-1]))), axis=-1)
-    return logical_not(found) if invert else found
+    contained = any(equal(element, wrap(x, b.reshape(test_x.value, [-1]))), axis=-1)
+    return logical_not(contained) if invert else contained
 
 
 def is_empty(x: Variable) -> Variable:
-    """Whether `x` has no element."""
+    """Return whether `x` has no element."""
     b = builder_of(x)
     return wrap(x, b.compare("Equal", b.op("Size", [x.value]), 0))
 
@@ -268,22 +270,22 @@ def is_empty(x: Variable) -> Variable:
 
 
 def bitwise_and(x: Variable, y: Variable) -> Variable:
-    """The bits that both have."""
+    """Return the bits that both have."""
     return _bits("And", x, y)
 
 
 def bitwise_or(x: Variable, y: Variable) -> Variable:
-    """The bits that one of them has."""
+    """Return the bits that at least one of them has."""
     return _bits("Or", x, y)
 
 
 def bitwise_xor(x: Variable, y: Variable) -> Variable:
-    """The bits that exactly one of them has."""
+    """Return the bits that exactly one of them has."""
     return _bits("Xor", x, y)
 
 
 def bitwise_not(x: Variable) -> Variable:
-    """The bits that it has not."""
+    """Return the bits that `x` does not have."""
     return emit("Not" if x.value.dtype == ir.DataType.BOOL else "BitwiseNot", [x])
 
 
@@ -297,7 +299,7 @@ def _bits(kind: str, x: Variable, y: Variable) -> Variable:
 
 
 def bitwise_left_shift(x: Variable, y: Variable, is_arithmetic: bool = True) -> Variable:
-    """`x * 2^y` for integers. `is_arithmetic` has no effect on a shift to the left."""
+    """Return `x * 2^y` for integers. `is_arithmetic` has no effect on a shift to the left."""
     del is_arithmetic
     a, b = in_one_type(x, y)
     builder = builder_of(x)
@@ -305,7 +307,7 @@ def bitwise_left_shift(x: Variable, y: Variable, is_arithmetic: bool = True) -> 
 
 
 def bitwise_right_shift(x: Variable, y: Variable, is_arithmetic: bool = True) -> Variable:
-    """`x / 2^y` for integers, rounded down.
+    """Return `x / 2^y` for integers, rounded down.
 
     Raises:
         InputError: `is_arithmetic` is False: ONNX cannot read signed integers as unsigned ones.

@@ -1,4 +1,4 @@
-"""Methods of variables: the functions on tensors, and what only exists as a method. `Variable` finds them here."""
+"""Gives variables their methods: the functions on tensors, and what only exists as a method. `Variable` looks here."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def detach(x: Variable) -> Variable:
 
 
 def softmax(x: Variable, axis: int = -1) -> Variable:
-    """`exp(x)` over its sum along `axis`."""
+    """Return `exp(x)` over its sum along `axis`."""
     return emit("Softmax", [x], {"axis": axis_of(x, axis)})
 
 
@@ -85,9 +85,9 @@ def _itself(x: Variable, *_: Any, **__: Any) -> Variable:
 
 def to(x: Variable, *args: Any, dtype: Any = None, **_: Any) -> Variable:
     """Return `x` in an element type, if one is among the arguments; a program runs where its executor says."""
-    for given in (*args, dtype):
+    for argument in (*args, dtype):
         try:
-            return x if given is None else x.astype(parse_dtype(given))
+            return x if argument is None else x.astype(parse_dtype(argument))
         except ValueError:  # a place or a flag
             continue
     return x
@@ -173,7 +173,7 @@ def _size(x: Variable) -> int | Variable:
 
 
 class Description:
-    """What Paddle's `variable.desc` says of it.
+    """Tells what Paddle's `variable.desc` says of a variable.
 
     Args:
         variable: the variable.
@@ -195,7 +195,7 @@ class Description:
         return self._variable.value.dtype
 
     def set_need_check_feed(self, check: bool) -> None:
-        """Let what is fed to an input decide its type and rank, or not; after `minimize`, no longer its rank."""
+        """Set whether feeds are checked; if not, a feed decides type and rank, after `minimize` only the type."""
         set_unchecked(self._variable.value, not check)
 
 

@@ -1,4 +1,4 @@
-"""LAPACK's packed forms of decompositions: LU factors in one matrix, and products of reflections.
+"""Computes LAPACK's packed forms of decompositions: LU factors in one matrix, and products of reflections.
 
 The steps are written one after another, so the sizes of the matrices must be known, and small: each row takes a dozen
 operators. All is computed in float64, whatever the level of mixed precision, and gradients go through each step.
@@ -57,7 +57,7 @@ def _product(x: Variable, tau: Variable) -> Variable:
 
 
 def householder_product(x: Variable, tau: Variable) -> Variable:
-    """The first columns of the product of reflections, as LAPACK's QR decomposition gives them.
+    """Return the first columns of the product of reflections, as LAPACK's QR decomposition gives them.
 
     Args:
         x: the vectors below the diagonals of [..., rows, columns]; of known sizes.
@@ -68,7 +68,7 @@ def householder_product(x: Variable, tau: Variable) -> Variable:
 
 @in_float64()
 def ormqr(x: Variable, tau: Variable, y: Variable, left: bool = True, transpose: bool = False) -> Variable:
-    """The product of `y` with the whole square matrix whose first columns `householder_product(x, tau)` returns.
+    """Return the product of `y` with the whole square matrix whose first columns `householder_product(x, tau)` returns.
 
     Args:
         x: the vectors below the diagonals of [..., rows, columns]; of known sizes.
@@ -87,7 +87,7 @@ def ormqr(x: Variable, tau: Variable, y: Variable, left: bool = True, transpose:
 
 
 def _swapped(x: Variable, row: int, other: Variable) -> Variable:
-    """`x` with a row exchanged for the row whose number is `other`, [..., 1, 1]."""
+    """Return `x` with a row exchanged for the row whose number is `other`, [..., 1, 1]."""
     rows = _constant(x, np.arange(x.shape[-2])[:, None])
     source = where(rows == row, other, where(rows == other, _constant(x, np.array(row)), rows))
     b = builder_of(x)
@@ -124,7 +124,7 @@ def _factors(x: Variable, pivot: bool) -> tuple[Variable, Variable, Variable]:
 
 
 def lu(x: Variable, pivot: bool = True, get_infos: bool = False) -> Any:
-    """The LU decomposition of matrices of known sizes, with the largest element of each column as its pivot.
+    """Return the LU decomposition of matrices of known sizes, with the largest element of each column as its pivot.
 
     Args:
         x: [..., rows, columns].
@@ -139,7 +139,7 @@ def lu(x: Variable, pivot: bool = True, get_infos: bool = False) -> Any:
 
 
 def lu_unpack(x: Variable, y: Variable, unpack_ludata: bool = True, unpack_pivots: bool = True) -> Any:
-    """The permutation and the factors whose product is the matrix that `lu` took apart.
+    """Return the permutation and the factors whose product is the matrix that `lu` decomposed.
 
     Args:
         x: both factors in one matrix, of known sizes.
@@ -174,7 +174,7 @@ def _permutation(pivots: Variable, rows: int) -> Variable:
 
 
 def lu_solve(b: Variable, lu: Variable, pivots: Variable, trans: str = "N") -> Variable:
-    """The `x` of `A @ x = b`, where `lu` took `A` apart.
+    """Return the `x` of `A @ x = b`, where `lu` and `pivots` are the decomposition of `A`.
 
     Args:
         b: the right side, [..., rows, columns].

@@ -1,4 +1,4 @@
-"""Random numbers. A program draws them from its seed and its step's number, so each run draws anew.
+"""Draws random numbers. A program draws them from its seed and its step's number, so each run draws others.
 
 The same seed draws the same on every machine, and a program that is resumed goes on as if it had not stopped. The
 numbers are not those of Paddle's generator. A test program (`clone(for_test=True)`) draws the same in each run.
@@ -49,7 +49,7 @@ Shape = Variable | Sequence[Size] | int
 
 
 def _fractions(shape: ir.Value, program: Program, seed: int = 0) -> ir.Value:
-    """Numbers in [0, 1), float32, in the shape of a value of the program."""
+    """Draw numbers from [0, 1), float32, in the shape of a value of the program."""
     ensure_random_state(program, default_startup_program())
     b = program.builder()
     with disable_amp():  # the words do not fit into 16 bits
@@ -76,12 +76,12 @@ def fractions_like(x: Variable, seed: int = 0) -> Variable:
 
 
 def normal_like(like: Variable, seed: int = 0) -> Variable:
-    """Standard normal numbers, float32, from pairs of uniform ones (Box and Muller's method)."""
+    """Draw standard normal numbers, float32, from pairs of uniform ones (Box and Muller's method)."""
     b = builder_of(like)
-    one, other = (_fractions(like.value, like.program, seed) for _ in range(2))
+    first, second = (_fractions(like.value, like.program, seed) for _ in range(2))
     with disable_amp():
-        radius = b.op("Sqrt", [b.mul(b.op("Log", [b.add(b.mul(one, 1 - 2.0**-24), 2.0**-25)]), -2.0)])
-        return wrap(like, b.mul(radius, b.op("Cos", [b.mul(other, 2 * math.pi)])))
+        radius = b.op("Sqrt", [b.mul(b.op("Log", [b.add(b.mul(first, 1 - 2.0**-24), 2.0**-25)]), -2.0)])
+        return wrap(like, b.mul(radius, b.op("Cos", [b.mul(second, 2 * math.pi)])))
 
 
 def uniform(shape: Shape, dtype: Any = None, min: float = -1.0, max: float = 1.0, seed: int = 0) -> Variable:
@@ -134,15 +134,15 @@ def normal(mean: Number = 0.0, std: Number = 1.0, shape: Shape | None = None) ->
     Raises:
         InputError: both are numbers, and no shape is given.
     """
-    given = [item for item in (mean, std) if isinstance(item, Variable)]
-    if not given and shape is None:
+    variables = [item for item in (mean, std) if isinstance(item, Variable)]
+    if not variables and shape is None:
         raise InputError("normal: give a shape, or variables of means or standard deviations")
-    like = full(shape if shape is not None else [1], 0.0, "float32") if not given else given[0]
-    if len(given) == 2:
-        like = binary("Add", given[0], given[1])
+    like = full(shape if shape is not None else [1], 0.0, "float32") if not variables else variables[0]
+    if len(variables) == 2:
+        like = binary("Add", variables[0], variables[1])
     drawn = normal_like(like)
-    result = binary("Add", binary("Mul", as_dtype(drawn, given[0].dtype if given else "float32"), std), mean)
-    return as_dtype(result, given[0].dtype if given else get_default_dtype())
+    result = binary("Add", binary("Mul", as_dtype(drawn, variables[0].dtype if variables else "float32"), std), mean)
+    return as_dtype(result, variables[0].dtype if variables else get_default_dtype())
 
 
 def gaussian(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = None) -> Variable:
@@ -172,15 +172,15 @@ def randint(low: int = 0, high: int | None = None, shape: Shape = (1,), dtype: A
     Raises:
         OptionError: there is no such integer, or more than 2^24 of them.
     """
-    return _whole(_drawn(shape), low, high, dtype or "int64")
+    return _integers(_drawn(shape), low, high, dtype or "int64")
 
 
 def randint_like(x: Variable, low: int = 0, high: int | None = None, dtype: Any = None) -> Variable:
     """Return integers drawn evenly from [low, high), or from [0, low) without `high`, in the shape and type of `x`."""
-    return _whole(wrap(x, _fractions(x.value, x.program)), low, high, dtype or x.dtype)
+    return _integers(wrap(x, _fractions(x.value, x.program)), low, high, dtype or x.dtype)
 
 
-def _whole(drawn: Variable, low: int, high: int | None, dtype: Any) -> Variable:
+def _integers(drawn: Variable, low: int, high: int | None, dtype: Any) -> Variable:
     first, bound = (0, low) if high is None else (low, high)
     if not 0 < bound - first <= 2**24:
         raise OptionError(f"randint: expected 1 to 2^24 integers to draw from, got [{first}, {bound})")

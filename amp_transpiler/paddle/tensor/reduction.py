@@ -1,4 +1,4 @@
-"""Sums, means, extremes and their kin, over axes and along them."""
+"""Computes sums, means, extremes and other reductions, over axes and along them."""
 # ruff: noqa: A001  # Paddle's names
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LAST = 2**63 - 1
 
 
 def mean(x: Variable, axis: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Variable:
-    """The mean over `axis`, or over all elements; `x` is cast to `dtype` first.
+    """Return the mean over `axis`, or over all elements; `x` is cast to `dtype` first.
 
     Raises:
         InputError: `x` holds no floats. Means of integers would be cut off.
@@ -74,12 +74,12 @@ def mean(x: Variable, axis: Axes = None, keepdim: bool = False, *, dtype: Any = 
 
 
 def sum(x: Variable, axis: Axes = None, dtype: Any = None, keepdim: bool = False) -> Variable:
-    """The sum over `axis`, or over all elements; `x` is cast to `dtype` first, or from bool and int32 to int64."""
+    """Return the sum over `axis`, or over all elements, of `x` cast to `dtype`, or from bool and int32 to int64."""
     return _reduce("ReduceSum", as_dtype(x, _wide(x, dtype)), axis, keepdim)
 
 
 def prod(x: Variable, axis: Axes = None, keepdim: bool = False, dtype: Any = None) -> Variable:
-    """The product over `axis`, or of all elements; `x` is cast to `dtype` first, or from bool to int64."""
+    """Return the product over `axis`, or of all elements; `x` is cast to `dtype` first, or from bool to int64."""
     if dtype is None and x.value.dtype == ir.DataType.BOOL:
         dtype = "int64"
     return _reduce("ReduceProd", as_dtype(x, dtype), axis, keepdim)
@@ -91,22 +91,22 @@ def _wide(x: Variable, dtype: Any) -> Any:
 
 
 def max(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The largest element along `axis`, or of all. Equal ones share the gradient."""
+    """Return the largest element along `axis`, or of all. Equal ones share the gradient."""
     return _reduce("ReduceMax", x, axis, keepdim)
 
 
 def min(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The smallest element along `axis`, or of all. Equal ones share the gradient."""
+    """Return the smallest element along `axis`, or of all. Equal ones share the gradient."""
     return _reduce("ReduceMin", x, axis, keepdim)
 
 
 def amax(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The largest element along `axis`, or of all, as `max`."""
+    """Return the largest element along `axis`, or of all, as `max`."""
     return _reduce("ReduceMax", x, axis, keepdim)
 
 
 def amin(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The smallest element along `axis`, or of all, as `min`."""
+    """Return the smallest element along `axis`, or of all, as `min`."""
     return _reduce("ReduceMin", x, axis, keepdim)
 
 
@@ -122,25 +122,25 @@ def _reduce(op_type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
 
 
 def logsumexp(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """`log(sum(exp(x)))` over `axis`, or over all elements, without overflow."""
+    """Return `log(sum(exp(x)))` over `axis`, or over all elements, without overflow."""
     return _reduce("ReduceLogSumExp", floats(x), axis, keepdim)
 
 
 def count_nonzero(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """How many elements along `axis`, or of all, are not 0: int64."""
+    """Return how many elements along `axis`, or of all, are not 0: int64."""
     b = builder_of(x)
     ones = b.cast(b.cast(x.value, ir.DataType.BOOL), ir.DataType.INT64)
     return _reduce("ReduceSum", wrap(x, ones), axis, keepdim)
 
 
 def nansum(x: Variable, axis: Axes = None, dtype: Any = None, keepdim: bool = False) -> Variable:
-    """The sum of those elements that are not NaN."""
+    """Return the sum of those elements that are not NaN."""
     b = builder_of(x)
     return sum(wrap(x, b.where(b.op("IsNaN", [x.value]), 0.0, x.value)), axis, dtype, keepdim)
 
 
 def nanmean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The mean of those elements that are not NaN."""
+    """Return the mean of those elements that are not NaN."""
     b = builder_of(x)
     there = b.cast(b.op("Not", [b.op("IsNaN", [x.value])]), ir.DataType.FLOAT)
     count = _reduce("ReduceSum", wrap(x, there), axis, keepdim)
@@ -154,7 +154,7 @@ def nanmean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
 def var(
     x: Variable, axis: Axes = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float = 1
 ) -> Variable:
-    """The variance over `axis`, or of all elements.
+    """Return the variance over `axis`, or of all elements.
 
     Args:
         x: floats.
@@ -168,12 +168,12 @@ def var(
 
 
 def std(x: Variable, axis: Axes = None, unbiased: bool = True, keepdim: bool = False) -> Variable:
-    """The standard deviation, the root of `var`."""
+    """Return the standard deviation, the root of `var`."""
     return as_dtype(emit("Sqrt", [_variance(x, axis, int(unbiased), keepdim)]), x.value.dtype)
 
 
 def _variance(x: Variable, axis: Axes, less: float, keepdim: bool) -> Variable:
-    """In float32 for a 16-bit `x`."""
+    """Compute the variance, in float32 for a 16-bit `x`."""
     b, axes = builder_of(x), axes_of(x, axis)
     wide = b.high(x.value)
     distance = b.sub(wide, b.mean(wide, axes))
@@ -188,7 +188,7 @@ def _variance(x: Variable, axis: Axes, less: float, keepdim: bool) -> Variable:
 
 
 def norm(x: Variable, p: float | str | None = None, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The length of the vectors along `axis`, of all elements unless given.
+    """Return the length of the vectors along `axis`, or of all elements unless given.
 
     Args:
         x: floats.
@@ -218,7 +218,7 @@ def norm(x: Variable, p: float | str | None = None, axis: Axes = None, keepdim: 
 
 
 def dist(x: Variable, y: Variable, p: float = 2) -> Variable:
-    """The `norm` of `x - y`, which broadcast."""
+    """Return the `norm` of `x - y`, which broadcast."""
     return norm(binary("Sub", x, y), float(p))
 
 
@@ -226,20 +226,20 @@ def dist(x: Variable, y: Variable, p: float = 2) -> Variable:
 
 
 def cumsum(x: Variable, axis: int | None = None, dtype: Any = None) -> Variable:
-    """The sums of the elements up to each one, along `axis`, or of `x` flattened; `x` is cast to `dtype` first."""
+    """Return the running sums along `axis`, or of `x` flattened; `x` is cast to `dtype` first."""
     x, place = _line(as_dtype(x, _wide(x, dtype)), axis)
     b = builder_of(x)
     return wrap(x, b.cast(b.op("CumSum", [b.high(x.value), b.constant(np.array(place, np.int64))]), x.value.dtype))
 
 
 def cumprod(x: Variable, dim: int | None = None, dtype: Any = None) -> Variable:
-    """The products of the elements up to each one, along `dim`, whose size must be known, or of `x` flattened."""
+    """Return the running products along `dim`, whose size must be known, or of `x` flattened."""
     x, place = _line(as_dtype(x, dtype), dim)
     return _scan(x, place, 1, lambda b, a, c: b.mul(a, c))
 
 
 def logcumsumexp(x: Variable, axis: int | None = None, dtype: Any = None) -> Variable:
-    """The `logsumexp` of the elements up to each one, along `axis`, whose size must be known, or of `x` flattened."""
+    """Return the running `logsumexp` along `axis`, whose size must be known, or of `x` flattened."""
     x, place = _line(floats(as_dtype(x, dtype)), axis)
     lowest = -1e30 if x.value.dtype == ir.DataType.FLOAT else -6e4  # stands for the logarithm of 0
 
@@ -251,12 +251,12 @@ def logcumsumexp(x: Variable, axis: int | None = None, dtype: Any = None) -> Var
 
 
 def cummax(x: Variable, axis: int | None = None, dtype: Any = "int64") -> tuple[Variable, Variable]:
-    """The largest element up to each one along `axis`, whose size must be known, and the last place where it is."""
+    """Return the largest element so far along `axis`, whose size must be known, and the last place where it is."""
     return _extreme_so_far("Max", x, axis, dtype)
 
 
 def cummin(x: Variable, axis: int | None = None, dtype: Any = "int64") -> tuple[Variable, Variable]:
-    """The smallest element up to each one along `axis`, whose size must be known, and the last place where it is."""
+    """Return the smallest element so far along `axis`, whose size must be known, and the last place where it is."""
     return _extreme_so_far("Min", x, axis, dtype)
 
 
@@ -265,7 +265,10 @@ def _extreme_so_far(op_type: str, x: Variable, axis: int | None, dtype: Any) -> 
     b, size = builder_of(x), size_at(x, place, op_type)
     kind = (x.value.dtype or ir.DataType.FLOAT).numpy()
     bounds = np.iinfo(kind) if kind.kind in "iu" else None
-    outside = (bounds.min if op_type == "Max" else bounds.max) if bounds else (-np.inf if op_type == "Max" else np.inf)
+    if bounds is None:
+        outside = -np.inf if op_type == "Max" else np.inf
+    else:
+        outside = bounds.min if op_type == "Max" else bounds.max
     values = _scan(x, place, outside, functools.partial(_combine, op_type))
     numbers = np.arange(size).reshape([-1 if i == place else 1 for i in range(x.ndim)])
     here = b.where(b.compare("Equal", x.value, values.value), b.constant(numbers.astype(np.int64)), -1)
@@ -305,7 +308,7 @@ def _scan(
 def diff(
     x: Variable, n: int = 1, axis: int = -1, prepend: Variable | None = None, append: Variable | None = None
 ) -> Variable:
-    """The differences of neighbours along `axis`, `n` times over; of what is joined before and behind, too."""
+    """Return the differences of neighbours along `axis`, taken `n` times; `prepend` and `append` join `x` first."""
     place, b = axis_of(x, axis), builder_of(x, prepend, append)
     parts = [part.value for part in (prepend, x, append) if part is not None]
     value = b.concat(parts, place)
@@ -326,19 +329,19 @@ def _areas(y: Variable, x: Variable | None, dx: float | None, place: int) -> Var
 
 
 def trapezoid(y: Variable, x: Variable | None = None, dx: float | None = None, axis: int = -1) -> Variable:
-    """The area below `y` along `axis` by the trapezoidal rule, at the places `x`, or at distances of `dx`."""
+    """Return the area below `y` along `axis` by the trapezoidal rule, at the places `x`, or at distances of `dx`."""
     place = axis_of(y, axis)
     return sum(_areas(y, x, dx, place), place)
 
 
 def cumulative_trapezoid(y: Variable, x: Variable | None = None, dx: float | None = None, axis: int = -1) -> Variable:
-    """The areas below `y` up to each place behind the first; see `trapezoid`."""
+    """Return the areas below `y` up to each place behind the first; see `trapezoid`."""
     place = axis_of(y, axis)
     return cumsum(_areas(y, x, dx, place), place)
 
 
 def renorm(x: Variable, p: float, axis: int, max_norm: float) -> Variable:
-    """`x` with slices along `axis` whose `p`-norm is above `max_norm` shortened to that."""
+    """Return `x` with those slices along `axis` shortened to `max_norm` whose `p`-norm is above it."""
     place, b = axis_of(x, axis), builder_of(x)
     others = [i for i in range(x.ndim) if i != place]
     size = b.op("Abs", [b.high(x.value)])
@@ -348,7 +351,7 @@ def renorm(x: Variable, p: float, axis: int, max_norm: float) -> Variable:
 
 
 def reduce_as(x: Variable, target: Variable) -> Variable:
-    """The sum of `x` over the axes along which `target` was repeated to its shape."""
+    """Return the sum of `x` over the axes along which `target` was repeated to its shape."""
     b = builder_of(x, target)
     return wrap(x, b.cast(b.sum_to(x.value, target.value), x.value.dtype))
 

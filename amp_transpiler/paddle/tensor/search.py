@@ -1,4 +1,4 @@
-"""Order: sorting, the largest few, where the largest is, and places in what is sorted."""
+"""Sorts and searches: the largest few, the index of the largest, quantiles, positions in sorted vectors, histograms."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = [
 
 
 def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
-    """The index of the largest element along `axis`, or of the largest of all in `x` flattened."""
+    """Return the index of the largest element along `axis`, or of the largest of all in `x` flattened."""
     return _place("ArgMax", x, axis, keepdim, dtype)
 
 
 def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
-    """The index of the smallest element along `axis`, or of the smallest of all in `x` flattened."""
+    """Return the index of the smallest element along `axis`, or of the smallest of all in `x` flattened."""
     return _place("ArgMin", x, axis, keepdim, dtype)
 
 
@@ -58,16 +58,16 @@ def _place(op_type: str, x: Variable, axis: int | None, keepdim: bool, dtype: An
     b = builder_of(x)
     value = b.reshape(x.value, [-1]) if axis is None else x.value
     attributes = {"axis": 0 if axis is None else axis_of(x, axis), "keepdims": int(keepdim and axis is not None)}
-    found = b.op(op_type, [value], attributes)
+    index = b.op(op_type, [value], attributes)
     if axis is None and keepdim:
-        found = b.reshape(found, [1] * x.ndim)
-    return wrap(x, b.cast(found, parse_dtype(dtype)))
+        index = b.reshape(index, [1] * x.ndim)
+    return wrap(x, b.cast(index, parse_dtype(dtype)))
 
 
 def topk(
     x: Variable, k: int | Variable, axis: int | None = None, largest: bool = True, sorted: bool = True
 ) -> tuple[Variable, Variable]:
-    """The `k` largest elements along `axis` (the last unless given), or the smallest, and their indices.
+    """Return the `k` largest elements along `axis` (the last unless given), or the smallest, and their indices.
 
     Args:
         x: floats or integers.
@@ -83,63 +83,63 @@ def topk(
         if isinstance(k, Variable)
         else b.constant(np.array([k], np.int64))
     )
-    found = _top(x, count, place, largest)
+    results = _top(x, count, place, largest)
     sizes = [k if axis == place else size for axis, size in enumerate(x.shape)]
-    for one in found:
-        with_sizes(one.value, sizes)
-    return found
+    for result in results:
+        with_sizes(result.value, sizes)
+    return results
 
 
 def _top(x: Variable, count: ir.Value, axis: int, largest: bool) -> tuple[Variable, Variable]:
     attributes = {"axis": axis, "largest": int(largest)}
-    b, given = builder_of(x), x.value.dtype
-    ordered = b.cast(x.value, ir.DataType.FLOAT) if given == ir.DataType.BFLOAT16 else x.value  # TopK takes no bfloat16
+    b, dtype = builder_of(x), x.value.dtype
+    ordered = b.cast(x.value, ir.DataType.FLOAT) if dtype == ir.DataType.BFLOAT16 else x.value  # TopK takes no bfloat16
     values, places = b.nodes("TopK", [ordered, count], attributes, outputs=2)
-    return wrap(x, b.cast(values, given)), wrap(x, places)
+    return wrap(x, b.cast(values, dtype)), wrap(x, places)
 
 
 def _in_order(x: Variable, axis: int, descending: bool) -> tuple[Variable, Variable]:
-    """The elements in order, equal ones as they were, and their indices."""
+    """Sort stably, and return the elements and their indices."""
     place, b = axis_of(x, axis), builder_of(x)
     size = x.shape[place]
     count = (
         b.constant(np.array([size], np.int64)) if size >= 0 else b.slice(b.shape(x.value), [place], [place + 1], [0])
     )
     values, places = _top(x, count, place, descending)
-    for found in (values, places):
-        found.value.shape = x.value.shape
+    for variable in (values, places):
+        variable.value.shape = x.value.shape
     return values, places
 
 
 def sort(x: Variable, axis: int = -1, descending: bool = False, stable: bool = False) -> Variable:
-    """The elements in order along `axis`. It is always stable."""
+    """Return the elements in order along `axis`. Sorting is always stable."""
     del stable
     return _in_order(x, axis, descending)[0]
 
 
 def msort(input: Variable) -> Variable:
-    """The elements in order along axis 0."""
+    """Return the elements in order along axis 0."""
     return sort(input, 0)
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False, stable: bool = False) -> Variable:
-    """The indices that put the elements in order along `axis`. It is always stable."""
+    """Return the indices that put the elements in order along `axis`. Sorting is always stable."""
     del stable
     return _in_order(x, axis, descending)[1]
 
 
 def kthvalue(x: Variable, k: int, axis: int | None = None, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """The `k`-th smallest element along `axis` (the last unless given), and its index."""
+    """Return the `k`-th smallest element along `axis` (the last unless given), and its index."""
     b, place = builder_of(x), x.ndim - 1 if axis is None else axis_of(x, axis)
     taken = []
-    for found in topk(x, k, place, largest=False):
-        last = b.slice(found.value, [k - 1], [k], [place])
+    for part in topk(x, k, place, largest=False):
+        last = b.slice(part.value, [k - 1], [k], [place])
         taken.append(wrap(x, last if keepdim else b.squeeze(last, [place])))
     return taken[0], taken[1]
 
 
 def median(x: Variable, axis: int | None = None, keepdim: bool = False, mode: str = "avg") -> Any:
-    """The element in the middle, along an `axis` whose size is known, or of all.
+    """Return the element in the middle, along an `axis` whose size is known, or of all.
 
     Args:
         x: floats.
@@ -154,21 +154,21 @@ def median(x: Variable, axis: int | None = None, keepdim: bool = False, mode: st
         OptionError: there is no such mode.
     """
     choice("median: mode", mode, ("avg", "min"))
-    whole = axis is None
+    flattened = axis is None
     flat = wrap(x, builder_of(x).reshape(x.value, [-1])) if axis is None else x
     place = 0 if axis is None else axis_of(x, axis)
-    size = math.prod(x.shape) if whole and min(x.shape, default=1) >= 0 else size_at(flat, place, "median")
+    size = math.prod(x.shape) if flattened and min(x.shape, default=1) >= 0 else size_at(flat, place, "median")
     low = (size + 1) // 2
     if mode == "min":
-        found = kthvalue(flat, low, place, keepdim)
-        result = found[0] if whole else found
+        value_and_index = kthvalue(flat, low, place, keepdim)
+        result = value_and_index[0] if flattened else value_and_index
     elif size % 2:
         result = kthvalue(flat, low, place, keepdim)[0]
     else:
         b, ordered = builder_of(x), topk(flat, low + 1, place, largest=False)[0]
         middle = b.slice(ordered.value, [low - 1], [low + 1], [place])
         result = wrap(x, b.cast(b.mean(middle, [place], keepdims=keepdim), x.value.dtype))
-    if whole and keepdim and isinstance(result, Variable):
+    if flattened and keepdim and isinstance(result, Variable):
         return wrap(x, builder_of(x).reshape(result.value, [1] * x.ndim))
     return result
 
@@ -176,7 +176,7 @@ def median(x: Variable, axis: int | None = None, keepdim: bool = False, mode: st
 def quantile(
     x: Variable, q: float | Sequence[float], axis: Axes = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Variable:
-    """The numbers that a share `q` of the elements are below, along an axis of known size, or of all.
+    """Return the numbers that a share `q` of the elements are below, along an axis of known size, or of all.
 
     Args:
         x: floats.
@@ -193,22 +193,22 @@ def quantile(
     b = builder_of(x)
     flat = wrap(x, b.reshape(x.value, [-1])) if axis is None else x
     size = math.prod(x.shape) if axis is None and min(x.shape) >= 0 else size_at(flat, place, "quantile")
-    ordered, found = b.high(topk(flat, size, place, largest=False)[0].value), []
+    ordered, quantiles = b.high(topk(flat, size, place, largest=False)[0].value), []
     for share in shares:
         position = share * (size - 1)
         if interpolation in _PLACES:
             position = _PLACES[interpolation](position)
         low, high = math.floor(position), math.ceil(position)
         part = 0.5 if interpolation == "midpoint" and low != high else position - low
-        one, other = (b.slice(ordered, [i], [i + 1], [place]) for i in (low, high))
-        between = b.add(b.mul(one, 1 - part), b.mul(other, part)) if part else one
+        below, above = (b.slice(ordered, [i], [i + 1], [place]) for i in (low, high))
+        between = b.add(b.mul(below, 1 - part), b.mul(above, part)) if part else below
         between = between if keepdim else b.squeeze(between, [place])
         if axis is None and keepdim:
             between = b.reshape(between, [1] * x.ndim)
-        found.append(b.cast(between, x.value.dtype))
+        quantiles.append(b.cast(between, x.value.dtype))
     if isinstance(q, (int, float)):
-        return wrap(x, found[0])
-    return wrap(x, b.op("Concat", [b.unsqueeze(value, [0]) for value in found], {"axis": 0}))
+        return wrap(x, quantiles[0])
+    return wrap(x, b.op("Concat", [b.unsqueeze(value, [0]) for value in quantiles], {"axis": 0}))
 
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -247,7 +247,7 @@ _PLACES: dict[str, Callable[[float], float]] = {"lower": math.floor, "higher": m
 
 
 def searchsorted(sorted_sequence: Variable, values: Variable, out_int32: bool = False, right: bool = False) -> Variable:
-    """Where to insert values so that a sequence stays sorted: the number of its elements below each of them.
+    """Return where to insert values so that a sequence stays sorted: how many of its elements are below each of them.
 
     Args:
         sorted_sequence: sorted along its last axis; a vector, or with the other axes of `values`.
@@ -266,12 +266,12 @@ def searchsorted(sorted_sequence: Variable, values: Variable, out_int32: bool = 
 
 
 def bucketize(x: Variable, sorted_sequence: Variable, out_int32: bool = False, right: bool = False) -> Variable:
-    """The bucket, between the numbers of a sorted vector, that each element is in; see `searchsorted`."""
+    """Return the bucket, between the numbers of a sorted vector, that each element is in; see `searchsorted`."""
     return searchsorted(sorted_sequence, x, out_int32, right)
 
 
 def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -> Variable:
-    """How often each of 0, 1, ... is among the integers of a vector, or the sums of their weights."""
+    """Count how often each of 0, 1, ... is among the integers of a vector, or sum up their weights."""
     b = builder_of(x, weights)
     places = b.cast(x.value, ir.DataType.INT64)
     most = b.reduce("ReduceMax", b.concat([places, b.constant(np.array([minlength - 1], np.int64))], 0), [0])
@@ -279,13 +279,13 @@ def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -
     fill = ir.tensor(np.zeros(1, kind.numpy()), dtype=kind)
     zeros = b.op("ConstantOfShape", [b.add(most, 1)], {"value": fill})
     added = b.expand_like(b.constant(1, kind), places) if weights is None else weights.value
-    found = b.op("ScatterElements", [zeros, places, added], {"axis": 0, "reduction": "add"})
-    found.shape = ir.Shape([None])
-    return wrap(x, found)
+    counts = b.op("ScatterElements", [zeros, places, added], {"axis": 0, "reduction": "add"})
+    counts.shape = ir.Shape([None])
+    return wrap(x, counts)
 
 
 def histogram(input: Variable, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Variable:
-    """How many elements are in each of equal bins from `min` to `max`: of the data's if both are 0; int64."""
+    """Count the elements in equal bins from `min` to `max`, or over the range of the data if both are 0; int64."""
     b = builder_of(input)
     flat = b.cast(b.reshape(input.value, [-1]), ir.DataType.FLOAT)
     if min or max:
@@ -310,7 +310,7 @@ def unique(
     axis: int | None = None,
     dtype: Any = "int64",
 ) -> Any:
-    """The elements of `x` in order, each once, or its slices along `axis`; how many depends on the data.
+    """Return the elements of `x` in order, each once, or its slices along `axis`; how many depends on the data.
 
     Args:
         x: floats or integers.
@@ -325,8 +325,8 @@ def unique(
     """
     attributes = {"sorted": 1} | ({} if axis is None else {"axis": axis_of(x, axis)})
     outputs = builder_of(x).nodes("Unique", [x.value], attributes, outputs=4)
-    wanted = zip(outputs[1:], (return_index, return_inverse, return_counts), strict=True)
-    rest = [as_dtype(wrap(x, value), dtype) for value, asked in wanted if asked]
+    extras = zip(outputs[1:], (return_index, return_inverse, return_counts), strict=True)
+    rest = [as_dtype(wrap(x, value), dtype) for value, asked in extras if asked]
     return (wrap(x, outputs[0]), *rest) if rest else wrap(x, outputs[0])
 
 

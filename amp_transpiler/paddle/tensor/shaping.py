@@ -1,4 +1,4 @@
-"""Shapes: other sizes, other orders of axes, joining and splitting, repeating."""
+"""Changes shapes: other sizes, other orders of axes, joining, splitting and repeating."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ __all__ = [
 
 
 def shape(input: Variable) -> Variable:
-    """The sizes of the axes, as a vector of int64 that is computed when the program runs."""
+    """Return the sizes of the axes, as a vector of int64 that is computed when the program runs."""
     return wrap(input, builder_of(input).op("Shape", [input.value]))
 
 
 def numel(x: Variable) -> Variable:
-    """How many elements there are, an int64 without axes that is computed when the program runs."""
+    """Return how many elements there are, an int64 without axes that is computed when the program runs."""
     return wrap(x, builder_of(x).op("Size", [x.value]))
 
 
 def rank(input: Variable) -> Variable:
-    """How many axes there are, as an int32 constant without axes."""
+    """Return how many axes there are, as an int32 constant without axes."""
     return wrap(input, builder_of(input).constant(np.array(input.ndim, np.int32)))
 
 
@@ -113,10 +113,15 @@ def broadcast_shape(x_shape: Sequence[int], y_shape: Sequence[int]) -> list[int]
     """
     sizes: list[int] = []
     for position in range(-max(len(x_shape), len(y_shape)), 0):
-        one, other = (s[position] if len(s) >= -position else 1 for s in (x_shape, y_shape))
-        if 1 not in (one, other) and -1 not in (one, other) and one != other:
+        x_size, y_size = (s[position] if len(s) >= -position else 1 for s in (x_shape, y_shape))
+        if 1 not in (x_size, y_size) and -1 not in (x_size, y_size) and x_size != y_size:
             raise InputError(f"broadcast_shape: {list(x_shape)} and {list(y_shape)} do not broadcast")
-        sizes.append(other if one == 1 else one if other == 1 or one != -1 else other)
+        if x_size == 1:
+            sizes.append(y_size)
+        elif y_size == 1 or x_size != -1:
+            sizes.append(x_size)
+        else:
+            sizes.append(y_size)
     return sizes
 
 
@@ -124,7 +129,7 @@ def broadcast_shape(x_shape: Sequence[int], y_shape: Sequence[int]) -> list[int]
 
 
 def reshape(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
-    """`x` in another shape.
+    """Return `x` in another shape.
 
     Args:
         x: what to reshape.
@@ -134,15 +139,16 @@ def reshape(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
     b, sizes = builder_of(x), shape_operand(x, shape)
     result = b.reshape(x.value, sizes)
     if isinstance(sizes, ir.Value) and not isinstance(shape, Variable):
-        own = dict(enumerate(x.shape))
+        x_sizes = dict(enumerate(x.shape))
         with_sizes(
-            result, [own.get(axis) if isinstance(size, int) and size == 0 else size for axis, size in enumerate(shape)]
+            result,
+            [x_sizes.get(axis) if isinstance(size, int) and size == 0 else size for axis, size in enumerate(shape)],
         )
     return wrap(x, result)
 
 
 def view(x: Variable, shape_or_dtype: Sequence[Size] | str) -> Variable:
-    """`x` in another shape, as `reshape`.
+    """Return `x` in another shape, as `reshape`.
 
     Raises:
         OptionError: an element type is given: ONNX cannot read the bits of one type as another's.
@@ -153,22 +159,22 @@ def view(x: Variable, shape_or_dtype: Sequence[Size] | str) -> Variable:
 
 
 def view_as(x: Variable, other: Variable) -> Variable:
-    """`x` in the shape of `other`."""
+    """Return `x` in the shape of `other`."""
     return wrap(x, builder_of(x, other).reshape_like(x.value, other.value))
 
 
 def ravel(input: Variable) -> Variable:
-    """`input` as a vector."""
+    """Return `input` as a vector."""
     return wrap(input, builder_of(input).reshape(input.value, [-1]))
 
 
 def squeeze(x: Variable, axis: Axes = None) -> Variable:
-    """`x` without those of the given axes that have size 1; without all axes of size 1 if none are given."""
+    """Return `x` without those of the given axes that have size 1; without all axes of size 1 if none are given."""
     return wrap(x, builder_of(x).squeeze(x.value, [a for a in axes_of(x, axis) if x.shape[a] == 1]))
 
 
 def unsqueeze(x: Variable, axis: int | Sequence[int]) -> Variable:
-    """`x` with new axes of size 1, inserted one after the other."""
+    """Return `x` with new axes of size 1, inserted one after the other."""
     value, b = x.value, builder_of(x)
     for extra, place in enumerate([axis] if isinstance(axis, int) else axis):
         value = b.unsqueeze(value, [axis_of(x, place, beyond=extra + 1)])
@@ -176,7 +182,7 @@ def unsqueeze(x: Variable, axis: int | Sequence[int]) -> Variable:
 
 
 def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1) -> Variable:
-    """`x` with the axes from `start_axis` to `stop_axis`, both included, flattened into one.
+    """Return `x` with the axes from `start_axis` to `stop_axis`, both included, flattened into one.
 
     Raises:
         OptionError: `start_axis` comes after `stop_axis`.
@@ -195,58 +201,58 @@ def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1) -> Variable:
 
 
 def unflatten(x: Variable, axis: int, shape: Variable | Sequence[Size]) -> Variable:
-    """`x` with one axis as several of these sizes, of which one may be -1."""
+    """Return `x` with one axis split into axes of these sizes, of which one may be -1."""
     place = axis_of(x, axis)
     before, behind = x.shape[:place], x.shape[place + 1 :]
     if not isinstance(shape, Variable) and all(size >= 0 for size in behind):
         return reshape(x, [*[0] * len(before), *shape, *behind])
     b, sizes = builder_of(x), builder_of(x).shape(x.value)
-    given = shape_operand(x, shape)
-    middle = given if isinstance(given, ir.Value) else b.constant(np.array(given, np.int64))
+    operand = shape_operand(x, shape)
+    middle = operand if isinstance(operand, ir.Value) else b.constant(np.array(operand, np.int64))
     parts = [b.slice(sizes, [0], [place], [0]), middle, b.slice(sizes, [place + 1], [x.ndim], [0])]
     return wrap(x, b.reshape(x.value, b.concat(parts, 0)))
 
 
 def atleast_1d(*inputs: Variable) -> Variable | list[Variable]:
-    """Variables with one axis or more; a list if there are several."""
+    """Return variables with one axis or more; a list if there are several."""
     return _with_axes(inputs, 1, lambda rank: [0] * (1 - rank))
 
 
 def atleast_2d(*inputs: Variable) -> Variable | list[Variable]:
-    """Variables with two axes or more, new ones in front; a list if there are several."""
+    """Return variables with two axes or more, new ones in front; a list if there are several."""
     return _with_axes(inputs, 2, lambda rank: [0] * (2 - rank))
 
 
 def atleast_3d(*inputs: Variable) -> Variable | list[Variable]:
-    """Variables with three axes or more, a vector in the middle; a list if there are several."""
+    """Return variables with three axes or more, a vector in the middle; a list if there are several."""
     return _with_axes(inputs, 3, lambda rank: {0: [0, 0, 0], 1: [0, 2], 2: [2]}[rank])
 
 
 def _with_axes(inputs: Sequence[Variable], least: int, missing: Any) -> Variable | list[Variable]:
-    found = [x if x.ndim >= least else unsqueeze(x, missing(x.ndim)) for x in inputs]
-    return found[0] if len(found) == 1 else found
+    results = [x if x.ndim >= least else unsqueeze(x, missing(x.ndim)) for x in inputs]
+    return results[0] if len(results) == 1 else results
 
 
 # ---- other orders ----
 
 
 def transpose(x: Variable, perm: Sequence[int]) -> Variable:
-    """`x` with its axes in the order of `perm`."""
+    """Return `x` with its axes in the order of `perm`."""
     return emit("Transpose", [x], {"perm": [axis_of(x, axis) for axis in perm]})
 
 
 def permute(x: Variable, *dims: int | Sequence[int]) -> Variable:
-    """`x` with its axes in the order of `dims`."""
+    """Return `x` with its axes in the order of `dims`."""
     return transpose(x, [int(d) for d in (dims if isinstance(dims[0], int) else dims[0])])  # type: ignore[arg-type]  # all are numbers
 
 
 def matrix_transpose(x: Variable) -> Variable:
-    """`x` with its last two axes exchanged."""
+    """Return `x` with its last two axes exchanged."""
     return swapaxes(x, -1, -2)
 
 
 def t(input: Variable) -> Variable:
-    """A matrix with its axes exchanged; a vector as it is.
+    """Return a matrix with its axes exchanged; a vector as it is.
 
     Raises:
         InputError: `input` has more than two axes.
@@ -257,15 +263,15 @@ def t(input: Variable) -> Variable:
 
 
 def swapaxes(x: Variable, axis0: int, axis1: int) -> Variable:
-    """`x` with two axes exchanged."""
+    """Return `x` with two axes exchanged."""
     order = list(range(x.ndim))
-    one, other = axis_of(x, axis0), axis_of(x, axis1)
-    order[one], order[other] = other, one
+    first, second = axis_of(x, axis0), axis_of(x, axis1)
+    order[first], order[second] = second, first
     return transpose(x, order)
 
 
 def moveaxis(x: Variable, source: int | Sequence[int], destination: int | Sequence[int]) -> Variable:
-    """`x` with axes at other places; the rest keep their order."""
+    """Return `x` with some axes moved to other places; the rest keep their order."""
     sources, goals = ([item] if isinstance(item, int) else list(item) for item in (source, destination))
     places = {axis_of(x, goal): axis_of(x, start) for start, goal in zip(sources, goals, strict=True)}
     rest = iter(axis for axis in range(x.ndim) if axis not in places.values())
@@ -273,7 +279,7 @@ def moveaxis(x: Variable, source: int | Sequence[int], destination: int | Sequen
 
 
 def flip(x: Variable, axis: int | Sequence[int]) -> Variable:
-    """`x` in reverse along these axes."""
+    """Return `x` in reverse along these axes."""
     axes = axes_of(x, axis)
     if not axes:
         return x
@@ -285,7 +291,7 @@ reverse = flip
 
 
 def rot90(x: Variable, k: int = 1, axes: Sequence[int] = (0, 1)) -> Variable:
-    """`x` turned `k` times by a right angle, from the first of two axes to the second."""
+    """Return `x` turned `k` times by a right angle, from the first of two axes to the second."""
     first, second = (axis_of(x, axis) for axis in axes)
     turns = k % 4
     if turns == 0:
@@ -296,14 +302,14 @@ def rot90(x: Variable, k: int = 1, axes: Sequence[int] = (0, 1)) -> Variable:
 
 
 def roll(x: Variable, shifts: int | Sequence[int], axis: Axes = None) -> Variable:
-    """`x` moved along axes, what leaves at the end entering at the beginning; flattened meanwhile without `axis`."""
+    """Return `x` moved along axes, around the end to the beginning; without `axis`, moved as if `x` were flat."""
     b = builder_of(x)
     if axis is None:
         return view_as(roll(ravel(x), shifts, 0), x) if x.ndim != 1 else roll(x, shifts, 0)
     axes = [axis] if isinstance(axis, int) else list(axis)
     value = x.value
-    for shift, given in zip([shifts] if isinstance(shifts, int) else shifts, axes, strict=True):
-        place, size = axis_of(x, given), x.shape[axis_of(x, given)]
+    for shift, rolled_axis in zip([shifts] if isinstance(shifts, int) else shifts, axes, strict=True):
+        place, size = axis_of(x, rolled_axis), x.shape[axis_of(x, rolled_axis)]
         distance = shift % size if size > 0 else shift
         if distance:
             tail = b.slice(value, [-distance], [2**63 - 1], [place])
@@ -317,7 +323,7 @@ def roll(x: Variable, shifts: int | Sequence[int], axis: Axes = None) -> Variabl
 
 
 def concat(x: Sequence[Variable], axis: int | Variable = 0) -> Variable:
-    """The parts, in the type that they meet in, joined along `axis`.
+    """Return the parts, in the type that they meet in, joined along `axis`.
 
     Raises:
         InputError: `axis` is no whole number, such as a variable.
@@ -332,20 +338,20 @@ cat = concat
 
 
 def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
-    """The parts, in the type that they meet in, joined along a new axis."""
+    """Return the parts, in the type that they meet in, joined along a new axis."""
     place = axis_of(x[0], axis, beyond=1)
     b = builder_of(*x)
     return wrap(x[0], b.op("Concat", [b.unsqueeze(part, [place]) for part in in_one_type(*x)], {"axis": place}))
 
 
 def hstack(x: Sequence[Variable]) -> Variable:
-    """The parts joined along axis 1, vectors along axis 0."""
+    """Return the parts joined along axis 1, vectors along axis 0."""
     parts = _at_least(1, x)
     return concat(parts, 0 if parts[0].ndim == 1 else 1)
 
 
 def vstack(x: Sequence[Variable]) -> Variable:
-    """The parts joined along axis 0, vectors as rows."""
+    """Return the parts joined along axis 0, vectors as rows."""
     return concat(_at_least(2, x), 0)
 
 
@@ -353,18 +359,18 @@ row_stack = vstack
 
 
 def dstack(x: Sequence[Variable]) -> Variable:
-    """The parts joined along axis 2."""
+    """Return the parts joined along axis 2."""
     return concat(_at_least(3, x), 2)
 
 
 def column_stack(x: Sequence[Variable]) -> Variable:
-    """The parts joined along axis 1, vectors as columns."""
+    """Return the parts joined along axis 1, vectors as columns."""
     return concat([reshape(part, [-1, 1]) if part.ndim < 2 else part for part in x], 1)
 
 
 def _at_least(rank: int, x: Sequence[Variable]) -> list[Variable]:
-    found = {1: atleast_1d, 2: atleast_2d, 3: atleast_3d}[rank](*x)
-    return [found] if isinstance(found, Variable) else found
+    parts = {1: atleast_1d, 2: atleast_2d, 3: atleast_3d}[rank](*x)
+    return [parts] if isinstance(parts, Variable) else parts
 
 
 # ---- splitting ----
@@ -410,9 +416,9 @@ def chunk(x: Variable, chunks: int, axis: int = 0) -> list[Variable]:
         b = builder_of(x)
         length = b.slice(b.shape(x.value), [place], [place + 1], [0])
         part = b.div(b.add(length, chunks - 1), chunks)
-        left = b.sub(length, b.mul(part, b.constant(np.arange(chunks))))
-        lengths = b.minimum(b.maximum(left, 0), part)
-        return [wrap(x, made) for made in b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=chunks)]
+        remaining = b.sub(length, b.mul(part, b.constant(np.arange(chunks))))
+        lengths = b.minimum(b.maximum(remaining, 0), part)
+        return [wrap(x, output) for output in b.nodes("Split", [x.value, lengths], {"axis": place}, outputs=chunks)]
     each = -(-size // chunks)
     return _split(x, [min(each, size - start) for start in range(0, size, each)], place)
 
@@ -429,17 +435,17 @@ def tensor_split(x: Variable, num_or_indices: int | Sequence[int], axis: int = 0
 
 
 def hsplit(x: Variable, num_or_indices: int | Sequence[int]) -> list[Variable]:
-    """`tensor_split` along axis 1, of a vector along axis 0."""
+    """Split along axis 1, a vector along axis 0, by `tensor_split`."""
     return tensor_split(x, num_or_indices, min(x.ndim - 1, 1))
 
 
 def vsplit(x: Variable, num_or_indices: int | Sequence[int]) -> list[Variable]:
-    """`tensor_split` along axis 0."""
+    """Split along axis 0 by `tensor_split`."""
     return tensor_split(x, num_or_indices, 0)
 
 
 def dsplit(x: Variable, num_or_indices: int | Sequence[int]) -> list[Variable]:
-    """`tensor_split` along axis 2."""
+    """Split along axis 2 by `tensor_split`."""
     return tensor_split(x, num_or_indices, 2)
 
 
@@ -463,29 +469,29 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
 
 
 def expand(x: Variable, shape: Variable | Sequence[Size]) -> Variable:
-    """`x` repeated along axes of size 1, and along new ones in front, to this shape; -1 keeps a size."""
+    """Return `x` repeated along axes of size 1, and along new ones in front, to this shape; -1 keeps a size."""
     b, sizes = builder_of(x), shape_operand(x, shape)
     if isinstance(sizes, ir.Value):  # ONNX broadcasts both ways, so that 1 keeps a size: and -1 becomes 1
         result = b.op("Expand", [x.value, b.maximum(sizes, 1)])
         if not isinstance(shape, Variable):
-            own = [1] * (len(shape) - x.ndim) + list(x.shape)
-            with_sizes(result, [_expanded(size, given) for size, given in zip(own, shape, strict=True)])
+            x_sizes = [1] * (len(shape) - x.ndim) + list(x.shape)
+            with_sizes(result, [_expanded(size, requested) for size, requested in zip(x_sizes, shape, strict=True)])
         return wrap(x, result)
     return wrap(x, b.op("Expand", [x.value, b.constant(np.array([1 if s == -1 else s for s in sizes], np.int64))]))
 
 
-def _expanded(size: int, given: Size) -> int | None:
+def _expanded(size: int, requested: Size) -> int | None:
     """Return the size of an axis after `expand`; None if it is not known."""
-    if isinstance(given, Variable):  # 1, or any number of 1
+    if isinstance(requested, Variable):  # 1, or any number of 1
         return size if size > 1 else None
-    return given if given > 1 else size
+    return requested if requested > 1 else size
 
 
 broadcast_to = expand
 
 
 def expand_as(x: Variable, y: Variable) -> Variable:
-    """`x` broadcast to the shape of `y`."""
+    """Return `x` broadcast to the shape of `y`."""
     return wrap(x, builder_of(x, y).expand_like(x.value, y.value))
 
 
@@ -499,7 +505,7 @@ def broadcast_tensors(input: Sequence[Variable]) -> list[Variable]:
 
 
 def tile(x: Variable, repeat_times: Variable | Sequence[Size]) -> Variable:
-    """`x` repeated as often along each axis; numbers for fewer axes are for the last ones."""
+    """Return `x` repeated `repeat_times` along each axis; with fewer numbers than axes, along the last ones."""
     b, times = builder_of(x), shape_operand(x, repeat_times)
     if isinstance(times, ir.Value):
         return wrap(x, b.op("Tile", [x.value, times]))
@@ -509,7 +515,7 @@ def tile(x: Variable, repeat_times: Variable | Sequence[Size]) -> Variable:
 
 
 def repeat_interleave(x: Variable, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
-    """`x` with each slice along `axis` repeated, as often or each as often; of `x` flattened without `axis`."""
+    """Return `x` with each slice along `axis` repeated, all as often or each by its number; flat without `axis`."""
     if axis is None:
         x, axis = ravel(x), 0
     place, b = axis_of(x, axis), builder_of(x)
@@ -527,9 +533,9 @@ def as_strided(x: Variable, shape: Sequence[int], stride: Sequence[int], offset:
     for axis, step in enumerate(stride):
         positions += (np.arange(shape[axis]) * step).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     flat = ravel(x)
-    known = math.prod(x.shape)
-    if positions.size and min(x.shape, default=1) >= 0 and int(positions.max()) >= known:
-        raise InputError(f"as_strided: element {int(positions.max())} is outside of {x!r}, which has {known}")
+    count = math.prod(x.shape)
+    if positions.size and min(x.shape, default=1) >= 0 and int(positions.max()) >= count:
+        raise InputError(f"as_strided: element {int(positions.max())} is outside of {x!r}, which has {count}")
     return wrap(x, builder_of(x).op("Gather", [flat.value, builder_of(x).constant(positions)], {"axis": 0}))
 
 
@@ -537,20 +543,20 @@ concatenate = concat
 
 
 def swapdims(x: Variable, dim0: int, dim1: int) -> Variable:
-    """`x` with two axes exchanged."""
+    """Return `x` with two axes exchanged."""
     return swapaxes(x, dim0, dim1)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> list[int]:
     """Return the shape in which variables of these shapes meet."""
-    found: list[int] = []
-    for one in shapes:
-        found = broadcast_shape(found, one)
-    return found
+    common: list[int] = []
+    for sizes in shapes:
+        common = broadcast_shape(common, sizes)
+    return common
 
 
 def unfold(x: Variable, axis: int, size: int, step: int) -> Variable:
-    """The windows of `size` along `axis`, whose size must be known, each `step` after the other, as a new last axis."""
+    """Return the windows of `size` along `axis`, whose size must be known, one every `step`, as a new last axis."""
     place = axis_of(x, axis)
     count = (size_at(x, place, "unfold") - size) // step + 1
     places = np.arange(count)[:, None] * step + np.arange(size)
@@ -560,7 +566,7 @@ def unfold(x: Variable, axis: int, size: int, step: int) -> Variable:
 
 
 def block_diag(inputs: Sequence[Variable]) -> Variable:
-    """A matrix with matrices, of known sizes, along its diagonal and zeros elsewhere."""
+    """Return a matrix with matrices, of known sizes, along its diagonal and zeros elsewhere."""
     parts = _at_least(2, inputs)
     widths = [size_at(part, 1, "block_diag") for part in parts]
     rows = []
@@ -571,7 +577,7 @@ def block_diag(inputs: Sequence[Variable]) -> Variable:
 
 
 def combinations(x: Variable, r: int = 2, with_replacement: bool = False) -> Variable:
-    """All choices of `r` elements of a vector of known size, in its order, as rows."""
+    """Return all choices of `r` elements of a vector of known size, in its order, as rows."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = np.array(list(choose(range(size_at(x, 0, "combinations")), r)), np.int64).reshape(-1, r)
     b = builder_of(x)
@@ -579,7 +585,7 @@ def combinations(x: Variable, r: int = 2, with_replacement: bool = False) -> Var
 
 
 def cartesian_prod(x: Sequence[Variable]) -> Variable:
-    """All tuples of elements of vectors of known sizes, as rows; one vector stays as it is."""
+    """Return all tuples of elements of vectors of known sizes, as rows; one vector stays as it is."""
     if len(x) == 1:
         return x[0]
     sizes = [size_at(part, 0, "cartesian_prod") for part in x]

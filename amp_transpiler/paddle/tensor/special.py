@@ -1,4 +1,4 @@
-"""Special functions: gamma and its kin, Bessel's, the inverse error function, common divisors.
+"""Computes special functions: gamma and related ones, Bessel's, the inverse error function, common divisors.
 
 They are computed in float32, whatever the element type and the level of mixed precision.
 """
@@ -57,18 +57,18 @@ def _in_float32(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def computed(x: Variable, *args: Any, **kwargs: Any) -> Any:
-        given = x.dtype if is_float_tensor(x.value) else "float32"
+        dtype = x.dtype if is_float_tensor(x.value) else "float32"
         with disable_amp():
-            found = function(x.astype("float32"), *args, **kwargs)
-            parts = found if isinstance(found, tuple) else (found,)
-            parts = tuple(as_dtype(part, given) for part in parts)
-        return parts if isinstance(found, tuple) else parts[0]
+            result = function(x.astype("float32"), *args, **kwargs)
+            parts = result if isinstance(result, tuple) else (result,)
+            parts = tuple(as_dtype(part, dtype) for part in parts)
+        return parts if isinstance(result, tuple) else parts[0]
 
     return cast("_Function", computed)
 
 
 def _polynomial(x: Variable, coefficients: Sequence[float]) -> Variable:
-    """The polynomial with these coefficients, the constant first."""
+    """Evaluate the polynomial with these coefficients, the constant first."""
     result = x * coefficients[-1] + coefficients[-2]
     for number in reversed(coefficients[:-2]):
         result = result * x + number
@@ -76,7 +76,7 @@ def _polynomial(x: Variable, coefficients: Sequence[float]) -> Variable:
 
 
 def _constant(x: Variable) -> Variable:
-    """The same numbers, which no gradient passes through."""
+    """Return a copy of `x` that no gradient passes through."""
     copy = emit("Identity", [x])
     copy.stop_gradient = True
     return copy
@@ -86,14 +86,14 @@ def _constant(x: Variable) -> Variable:
 
 
 def _mirrored(x: Variable) -> tuple[Variable, Variable, Variable]:
-    """Whether `x` is below 1/2; `x`, or `1 - x` there; and there the distance to the next whole number, else 1/4."""
+    """Return whether `x` < 1/2; `x`, or `1 - x` there; and there the distance to the nearest whole number, else 1/4."""
     below = x < 0.5
     return below, where(below, 1.0 - x, x), where(below, x - emit("Round", [x]), 0.25)
 
 
 @_in_float32
 def lgamma(x: Variable) -> Variable:
-    """The logarithm of the absolute value of the gamma function."""
+    """Return the logarithm of the absolute value of the gamma function."""
     return _log_gamma(x)
 
 
@@ -116,7 +116,7 @@ gammaln = lgamma
 
 
 def gammainc(x: Variable, y: Variable) -> Variable:
-    """The regularised lower incomplete gamma function: the integral of `t^(x - 1) e^-t` up to `y`, over all of it.
+    """Return the regularised lower incomplete gamma function: the share of the integral of `t^(x - 1) e^-t` up to `y`.
 
     Args:
         x: the exponent, positive; as in Paddle, no gradient reaches it.
@@ -126,27 +126,27 @@ def gammainc(x: Variable, y: Variable) -> Variable:
 
 
 def gammaincc(x: Variable, y: Variable) -> Variable:
-    """`1 - gammainc(x, y)`, exact where that is small."""
+    """Return `1 - gammainc(x, y)`, exact where that is small."""
     return _incomplete(x, y, upper=True)
 
 
 def _incomplete(x: Variable, y: Variable, *, upper: bool) -> Variable:
-    """The integral up to `y`, or from `y` on with `upper`; its derivative by `y` is `y^(x - 1) e^-y / gamma(x)`."""
-    given = y.dtype if is_float_tensor(y.value) else "float32"
+    """Integrate up to `y`, or from `y` on with `upper`; the derivative by `y` is `y^(x - 1) e^-y / gamma(x)`."""
+    dtype = y.dtype if is_float_tensor(y.value) else "float32"
     with disable_amp():
         a, z = broadcast_tensors([x.astype("float64"), y.astype("float64")])
-        known, bound = _constant(a), _constant(z)
-        sound = emit("And", [known > 0.0, bound >= 0.0])
+        exponent, bound = _constant(a), _constant(z)
+        sound = emit("And", [exponent > 0.0, bound >= 0.0])
         inside = emit("And", [sound, emit("And", [bound > 0.0, bound < math.inf])])
-        safe, at = where(inside, known, 1.0), where(inside, bound, 1.0)
+        safe, at = where(inside, exponent, 1.0), where(inside, bound, 1.0)
         factor = emit("Exp", [safe * emit("Log", [at]) - at - _log_gamma(safe)])  # at^safe e^-at / gamma(safe)
         near = at < safe + 1.0
         low, high = factor * _series(safe, where(near, at, 1.0)), factor * _fraction(safe, where(near, safe + 2.0, at))
         value = where(near, 1.0 - low, high) if upper else where(near, low, 1.0 - high)
         ends = where(bound > 0.0, 0.0, 1.0) if upper else where(bound > 0.0, 1.0, 0.0)
-        found = where(sound, where(inside, value, ends), math.nan)
+        result = where(sound, where(inside, value, ends), math.nan)
         slope = factor / at * (-1.0 if upper else 1.0)
-        return as_dtype(found + where(inside, slope * (z - bound), 0.0), given)
+        return as_dtype(result + where(inside, slope * (z - bound), 0.0), dtype)
 
 
 def _repeat(
@@ -166,7 +166,7 @@ def _repeat(
 
 
 def _series(a: Variable, z: Variable) -> Variable:
-    """`1 / a + z / (a (a + 1)) + ...`, for `z` below `a + 1`."""
+    """Sum `1 / a + z / (a (a + 1)) + ...`, for `z` below `a + 1`."""
     first = 1.0 / a
 
     def step(number: Variable, term: Variable, total: Variable) -> list[Variable]:
@@ -177,7 +177,7 @@ def _series(a: Variable, z: Variable) -> Variable:
 
 
 def _fraction(a: Variable, z: Variable) -> Variable:
-    """`1 / (z + 1 - a - 1 (1 - a) / (z + 3 - a - 2 (2 - a) / ...))`, for `z` above `a + 1`, by Lentz's method."""
+    """Return `1 / (z + 1 - a - 1 (1 - a) / (z + 3 - a - 2 (2 - a) / ...))`, for `z` above `a + 1`: Lentz's method."""
     start = 1.0 / (z + 1.0 - a)
 
     def step(number: Variable, over: Variable, under: Variable, total: Variable, change: Variable) -> list[Variable]:
@@ -195,7 +195,7 @@ def _fraction(a: Variable, z: Variable) -> Variable:
 
 @_in_float32
 def digamma(x: Variable) -> Variable:
-    """The derivative of `lgamma`."""
+    """Return the derivative of `lgamma`."""
     below, y, distance = _mirrored(x)
     small = y < _SHIFT
     near, z = where(small, y, 1.0), where(small, y + _SHIFT, y)
@@ -211,7 +211,7 @@ def digamma(x: Variable) -> Variable:
 
 @_in_float32
 def polygamma(x: Variable, n: int) -> Variable:
-    """The `n`-th derivative of `digamma`, for positive `x`.
+    """Return the `n`-th derivative of `digamma`, for positive `x`.
 
     Raises:
         OptionError: `n` is negative.
@@ -235,7 +235,7 @@ def polygamma(x: Variable, n: int) -> Variable:
 
 @_in_float32
 def multigammaln(x: Variable, p: int) -> Variable:
-    """The logarithm of the gamma function of `p` dimensions, for `x` above `(p - 1) / 2`."""
+    """Return the logarithm of the gamma function of `p` dimensions, for `x` above `(p - 1) / 2`."""
     b = builder_of(x)
     halves = b.constant(np.arange(p) / 2, x.value.dtype)
     parts = lgamma(wrap(x, b.sub(b.unsqueeze(x.value, [x.ndim]), halves)))
@@ -271,7 +271,7 @@ _ENDS = [
 
 @_in_float32
 def erfinv(x: Variable) -> Variable:
-    """The number whose error function is `x`: infinite at -1 and 1, NaN beyond."""
+    """Return the number whose error function is `x`: infinite at -1 and 1, NaN beyond."""
     inside = emit("Abs", [x]) < 1.0
     y = where(inside, x, 0.0)
     w = -emit("Log", [(1.0 - y) * (1.0 + y)])
@@ -279,8 +279,8 @@ def erfinv(x: Variable) -> Variable:
     ends = _polynomial(emit("Sqrt", [maximum(w, 5.0)]) - 3.0, _ENDS)
     near = _constant(y * where(w < 5.0, middle, ends))
     slope = emit("Exp", [near * near]) * (math.sqrt(math.pi) / 2)
-    found = near - (emit("Erf", [near]) - y) * slope  # a step of Newton's, which has the right derivative too
-    return where(inside, found, where(emit("Abs", [x]) > 1.0, math.nan, _constant(x) * math.inf))
+    refined = near - (emit("Erf", [near]) - y) * slope  # a step of Newton's, which has the right derivative too
+    return where(inside, refined, where(emit("Abs", [x]) > 1.0, math.nan, _constant(x) * math.inf))
 
 
 # ---- Bessel's functions ----
@@ -314,7 +314,7 @@ _I1_FAR = [
 
 
 def _bessel(x: Variable, near: Sequence[float], far: Sequence[float], scaled: bool) -> Variable:
-    """The even part of a modified Bessel function; `scaled`: times `exp(-|x|)`."""
+    """Return the even part of a modified Bessel function; `scaled`: times `exp(-|x|)`."""
     size = emit("Abs", [x])
     small = size <= _BOUND
     low, high = minimum(size, _BOUND) * (1 / _BOUND), maximum(size, _BOUND)
@@ -327,30 +327,30 @@ def _bessel(x: Variable, near: Sequence[float], far: Sequence[float], scaled: bo
 
 @_in_float32
 def i0(x: Variable) -> Variable:
-    """The modified Bessel function of the first kind of order 0."""
+    """Return the modified Bessel function of the first kind of order 0."""
     return _bessel(x, _I0, _I0_FAR, scaled=False)
 
 
 @_in_float32
 def i0e(x: Variable) -> Variable:
-    """`i0(x) * exp(-|x|)`."""
+    """Return `i0(x) * exp(-|x|)`."""
     return _bessel(x, _I0, _I0_FAR, scaled=True)
 
 
 @_in_float32
 def i1(x: Variable) -> Variable:
-    """The modified Bessel function of the first kind of order 1."""
+    """Return the modified Bessel function of the first kind of order 1."""
     return _odd(x) * _bessel(x, _I1, _I1_FAR, scaled=False)
 
 
 @_in_float32
 def i1e(x: Variable) -> Variable:
-    """`i1(x) * exp(-|x|)`."""
+    """Return `i1(x) * exp(-|x|)`."""
     return _odd(x) * _bessel(x, _I1, _I1_FAR, scaled=True)
 
 
 def _odd(x: Variable) -> Variable:
-    """`x` where its size is at most 3.75, beyond that its sign."""
+    """Return `x` where its size is at most 3.75, beyond that its sign."""
     return where(emit("Abs", [x]) <= _BOUND, x, emit("Sign", [x]))
 
 
@@ -358,7 +358,7 @@ def _odd(x: Variable) -> Variable:
 
 
 def gcd(x: Variable, y: Variable) -> Variable:
-    """The greatest common divisors of integers, not negative; `gcd(0, 0)` is 0."""
+    """Return the greatest common divisors of integers, not negative; `gcd(0, 0)` is 0."""
     a, b = emit("Abs", [x + y * 0]), emit("Abs", [y + x * 0])
 
     def go_on(_: Variable, rest: Variable) -> Variable:
@@ -369,24 +369,24 @@ def gcd(x: Variable, y: Variable) -> Variable:
         rest = emit("Mod", [large, where(done, 1, small)])
         return [where(done, large, small), where(done, 0, rest)]
 
-    found: Variable = while_loop(go_on, step, [a, b])[0]
-    return found
+    divisors: Variable = while_loop(go_on, step, [a, b])[0]
+    return divisors
 
 
 def lcm(x: Variable, y: Variable) -> Variable:
-    """The least common multiples of integers, not negative; 0 where one of them is 0."""
+    """Return the least common multiples of integers, not negative; 0 where one of them is 0."""
     shared = gcd(x, y)
     return emit("Div", [emit("Abs", [x + y * 0]), where(shared == 0, 1, shared)]) * emit("Abs", [y])
 
 
 @_in_float32
 def frexp(x: Variable) -> tuple[Variable, Variable]:
-    """Numbers of a size in [0.5, 1), and whole powers of two: `x` is the first times 2 to the second."""
+    """Return numbers of a size in [0.5, 1), and whole powers of two: `x` is the first times 2 to the second."""
     size = emit("Abs", [x])
     safe = where(size == 0.0, 1.0, size)
     power = _constant(emit("Floor", [emit("Log", [safe]) * (1 / math.log(2))]) + 1.0)
     half = emit("Floor", [power * 0.5])
-    part = safe * _two_to(-half) * _two_to(half - power)  # in two factors: one alone may be out of range
+    part = safe * _two_to(-half) * _two_to(half - power)  # in two factors: a single one may be out of range
     large, small = part >= 1.0, part < 0.5
     part = where(large, part * 0.5, where(small, part * 2.0, part))
     power = where(large, power + 1.0, where(small, power - 1.0, power))
@@ -395,7 +395,7 @@ def frexp(x: Variable) -> tuple[Variable, Variable]:
 
 
 def nextafter(x: Variable, y: Variable) -> Variable:
-    """The float32 next to `x` on the way to `y`; no gradient passes.
+    """Return the float32 next to `x` on the way to `y`; no gradient passes.
 
     Raises:
         InputError: `x` or `y` is not float32.
@@ -417,7 +417,7 @@ def nextafter(x: Variable, y: Variable) -> Variable:
 
 
 def _power_below(size: Variable) -> Variable:
-    """The largest power of two that is not above positive numbers."""
+    """Return the largest power of two that is not above positive numbers."""
     guess = _two_to(emit("Floor", [emit("Log", [minimum(size, _LARGEST)]) * (1 / math.log(2))]))
     guess = where(guess > size, guess * 0.5, guess)
     return where(guess * 2.0 > size, guess, guess * 2.0)

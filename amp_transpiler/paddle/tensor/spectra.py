@@ -1,4 +1,4 @@
-"""Eigenvalues of symmetric matrices, singular values, and what follows from them; see `decompositions`."""
+"""Computes eigenvalues of symmetric matrices, singular values, and what follows from them; see `decompositions`."""
 # Paddle's names
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROUNDING = 2.0**-52
 
 
 def _diagonalized(x: Variable) -> tuple[Variable, Variable]:
-    """Eigenvalues in ascending order and eigenvectors of symmetric matrices, without gradients.
+    """Return eigenvalues in ascending order and eigenvectors of symmetric matrices, without gradients.
 
     Jacobi's rotations: each step turns the plane of the largest element beside the diagonal.
     """
@@ -52,11 +52,11 @@ def _diagonalized(x: Variable) -> tuple[Variable, Variable]:
     beside = 1.0 - unit
     scale = sum_of(x * x, [-2, -1], keepdim=True)
 
-    def left(now: Variable) -> Variable:
+    def off_diagonal(now: Variable) -> Variable:
         return max_of(emit("Abs", [now * beside]), [-2, -1], keepdim=True)
 
     def go_on(step: Variable, now: Variable, _: Variable) -> Variable:
-        wide = any_of(left(now) * left(now) > scale * _ROUNDING**2)
+        wide = any_of(off_diagonal(now) * off_diagonal(now) > scale * _ROUNDING**2)
         return emit("And", [wide, step < 30 * size * size])
 
     def turn(step: Variable, now: Variable, vectors: Variable) -> list[Variable]:
@@ -98,12 +98,12 @@ def _diagonalized(x: Variable) -> tuple[Variable, Variable]:
     return constant(wrap(x, values)), constant(ordered)
 
 
-def _eigen(x: Variable, known: Variable) -> tuple[Variable, Variable]:
-    """Eigenvalues and eigenvectors of `known`, with the derivatives by `x` as if it were symmetric.
+def _eigen(x: Variable, symmetric: Variable) -> tuple[Variable, Variable]:
+    """Return eigenvalues and eigenvectors of `symmetric`, with the derivatives by `x` as if it were symmetric.
 
     `dV = V (F * V^T dX V)`, where F holds the reciprocals of the differences of eigenvalues.
     """
-    values, vectors = _diagonalized(constant(known))
+    values, vectors = _diagonalized(constant(symmetric))
     change = change_of((x + matrix_transpose(x)) * 0.5)
     inner = matmul(matmul(matrix_transpose(vectors), change), vectors)
     b = builder_of(x)
@@ -113,7 +113,7 @@ def _eigen(x: Variable, known: Variable) -> tuple[Variable, Variable]:
 
 
 def _checked(x: Variable, triangle: str) -> Variable:
-    """The symmetric matrices that one triangle of `x` says."""
+    """Return the symmetric matrices that one triangle of `x` defines."""
     choice("eigh: UPLO", triangle, ("L", "U"))
     part = tril(x, -1) if triangle == "L" else triu(x, 1)
     return part + matrix_transpose(part) + x * unit_like(x)
@@ -121,7 +121,7 @@ def _checked(x: Variable, triangle: str) -> Variable:
 
 @in_float64()
 def eigh(x: Variable, UPLO: str = "L") -> tuple[Variable, Variable]:  # noqa: N803  # Paddle's
-    """The eigenvalues of symmetric matrices in ascending order, and the eigenvectors as columns.
+    """Return the eigenvalues of symmetric matrices in ascending order, and the eigenvectors as columns.
 
     The sign of an eigenvector is not determined: another library's may differ.
     """
@@ -130,7 +130,7 @@ def eigh(x: Variable, UPLO: str = "L") -> tuple[Variable, Variable]:  # noqa: N8
 
 @in_float64()
 def eigvalsh(x: Variable, UPLO: str = "L") -> Variable:  # noqa: N803  # Paddle's
-    """The eigenvalues of symmetric matrices, in ascending order."""
+    """Return the eigenvalues of symmetric matrices, in ascending order."""
     return _eigen(x, _checked(x, UPLO))[0]
 
 
@@ -138,7 +138,7 @@ def eigvalsh(x: Variable, UPLO: str = "L") -> Variable:  # noqa: N803  # Paddle'
 
 
 def _singular(x: Variable) -> tuple[Variable, Variable, Variable]:
-    """`U`, singular values in descending order, and `V`, by the eigenvectors of `[[0, X], [X^T, 0]]`.
+    """Return `U`, singular values in descending order, and `V`, by the eigenvectors of `[[0, X], [X^T, 0]]`.
 
     Its eigenvalues are the singular values and their negatives: squares would lose half of the digits.
     """
@@ -164,7 +164,7 @@ def _singular(x: Variable) -> tuple[Variable, Variable, Variable]:
 
 @in_float64()
 def svd(x: Variable, full_matrices: bool = False) -> tuple[Variable, Variable, Variable]:
-    """`U`, the singular values in descending order, and the transpose of `V`: `x` is `U @ diag(S) @ VH`.
+    """Return `U`, the singular values in descending order, and the transpose of `V`: `x` is `U @ diag(S) @ VH`.
 
     Matrices of full rank have both; the signs of columns may differ from another library's.
 
@@ -179,7 +179,7 @@ def svd(x: Variable, full_matrices: bool = False) -> tuple[Variable, Variable, V
 
 @in_float64()
 def svdvals(x: Variable) -> Variable:
-    """The singular values, in descending order."""
+    """Return the singular values, in descending order."""
     return _singular(x)[1]
 
 
@@ -190,7 +190,7 @@ def svd_lowrank(
     niter: int = 2,
     M: Variable | None = None,  # noqa: N803  # Paddle's
 ) -> tuple[Variable, Variable, Variable]:
-    """`U`, the `q` (6 unless given) largest singular values, and `V`, of `x` or of `x - M`; `niter` has no effect."""
+    """Return `U`, the `q` (6 unless given) largest singular values and `V` of `x` or `x - M`; `niter` has no effect."""
     del niter
     return _largest(x if M is None else x - as_dtype(M, x.dtype), q)
 
@@ -199,13 +199,13 @@ def svd_lowrank(
 def pca_lowrank(
     x: Variable, q: int | None = None, center: bool = True, niter: int = 2
 ) -> tuple[Variable, Variable, Variable]:
-    """`svd_lowrank` of `x` less the mean of its rows, unless `center` is False; `niter` has no effect."""
+    """Return `svd_lowrank` of `x` less the mean of its rows, unless `center` is False; `niter` has no effect."""
     del niter
     return _largest(x - _mean_row(x) if center else x, q)
 
 
 def _mean_row(x: Variable) -> Variable:
-    """The mean of the rows of each matrix."""
+    """Return the mean of the rows of each matrix."""
     b = builder_of(x)
     return wrap(x, b.mean(x.value, [x.ndim - 2]))
 
@@ -216,15 +216,15 @@ def _largest(x: Variable, q: int | None) -> tuple[Variable, Variable, Variable]:
     return left[..., :count], sizes[..., :count], right[..., :count]
 
 
-def _bound(x: Variable, sizes: Variable, given: float | None) -> Variable:
-    """The size below which singular values count as 0, relative to the largest."""
-    share = max(x.shape[-2:]) * 2.0**-23 if given is None else given
+def _bound(x: Variable, sizes: Variable, rcond: float | None) -> Variable:
+    """Return the size below which singular values count as 0, relative to the largest."""
+    share = max(x.shape[-2:]) * 2.0**-23 if rcond is None else rcond
     return max_of(sizes, -1, keepdim=True) * share
 
 
 @in_float64()
 def pinv(x: Variable, rcond: float = 1e-15, hermitian: bool = False) -> Variable:
-    """The pseudo-inverse of Moore and Penrose; singular values up to `rcond` of the largest count as 0."""
+    """Return the pseudo-inverse of Moore and Penrose; singular values up to `rcond` of the largest count as 0."""
     del hermitian
     left, sizes, right = _singular(x)
     counts = sizes > _bound(x, sizes, max(rcond, 1e-12))
@@ -237,7 +237,7 @@ def pinv(x: Variable, rcond: float = 1e-15, hermitian: bool = False) -> Variable
 def matrix_rank(
     x: Variable, tol: float | None = None, hermitian: bool = False, atol: float | None = None, rtol: float | None = None
 ) -> Variable:
-    """How many singular values are above `tol`: by default, above the rounding of float32; int64."""
+    """Return how many singular values are above `tol`: by default, above the rounding of float32; int64."""
     del hermitian
     sizes = _singular(x)[1]
     bound = _bound(x, sizes, rtol) if tol is None and (rtol is not None or atol is None) else sizes * 0.0
@@ -250,20 +250,20 @@ def matrix_rank(
 def lstsq(
     x: Variable, y: Variable, rcond: float | None = None, driver: str | None = None
 ) -> tuple[Variable, Variable, Variable, Variable]:
-    """The `z` that makes `x @ z - y` shortest, the squares of that length, the rank, and the singular values."""
+    """Return the `z` that makes `x @ z - y` shortest, the squares of that length, the rank, and the singular values."""
     del driver
     left, sizes, right = _singular(x)
     counts = sizes > _bound(x, sizes, rcond)
     turned = where(counts, 1.0 / where(counts, sizes, 1.0), 0.0)
     b = builder_of(x)
     column = wrap(x, b.unsqueeze(turned.value, [x.ndim - 1]))
-    found = matmul(right, column * matmul(matrix_transpose(left), y))
-    away = matmul(x, found) - y
-    return found, sum_of(away * away, -2), sum_of(counts.astype("int32"), -1).astype("int32"), sizes
+    solution = matmul(right, column * matmul(matrix_transpose(left), y))
+    away = matmul(x, solution) - y
+    return solution, sum_of(away * away, -2), sum_of(counts.astype("int32"), -1).astype("int32"), sizes
 
 
 def matrix_norm(x: Variable, p: float | str = "fro", axis: Sequence[int] = (-2, -1), keepdim: bool = False) -> Variable:
-    """A norm of matrices.
+    """Return a norm of matrices.
 
     Args:
         x: floats.
@@ -280,10 +280,10 @@ def matrix_norm(x: Variable, p: float | str = "fro", axis: Sequence[int] = (-2, 
     others = [a for a in range(x.ndim) if a not in (rows, columns)]
     b = builder_of(x)
     last = wrap(x, b.transpose(x.value, [*others, rows, columns]))
-    found = _norm_of_last(last, p)
+    norms = _norm_of_last(last, p)
     if keepdim:
-        found = wrap(x, b.unsqueeze(found.value, sorted((rows, columns))))
-    return found
+        norms = wrap(x, b.unsqueeze(norms.value, sorted((rows, columns))))
+    return norms
 
 
 def _norm_of_last(x: Variable, p: float | str) -> Variable:
@@ -300,7 +300,7 @@ def _norm_of_last(x: Variable, p: float | str) -> Variable:
 
 
 def cond(x: Variable, p: float | str | None = None) -> Variable:
-    """The condition of matrices: by singular values (2, the default, or -2), else the norms of `x` and its inverse."""
+    """Return the condition of matrices, by singular values (2, the default, or -2) or norms of `x` and its inverse."""
     if p in (None, 2, -2):
         sizes = svdvals(x)
         large, small = max_of(sizes, -1), min_of(sizes, -1)

@@ -1,4 +1,4 @@
-"""Statistics of what is there: medians and quantiles without NaN, the most frequent, histograms, runs of equal ones."""
+"""Computes statistics: medians and quantiles without NaN, the most frequent element, histograms, runs of equal ones."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LAST = 2**63 - 1
 def nanquantile(
     x: Variable, q: float | Sequence[float], axis: Axes = None, keepdim: bool = False, interpolation: str = "linear"
 ) -> Variable:
-    """The numbers that a share `q` of those elements that are not NaN are below; NaN where there are none.
+    """Return the numbers that a share `q` of those elements that are not NaN are below; NaN where there are none.
 
     Args:
         x: floats.
@@ -54,7 +54,7 @@ def nanquantile(
     last = np.inf  # sorted behind all others
     ordered = sort(wrap(x, b.where(missing, last, flat)), place).value
     count = b.sum(b.cast(b.op("Not", [missing]), ir.DataType.FLOAT), [place])
-    found = []
+    quantiles = []
     for share in shares:
         between = b.where(
             b.compare("Equal", count, 0.0), np.nan, _at_share(b, ordered, count, share, place, interpolation)
@@ -62,34 +62,34 @@ def nanquantile(
         between = between if keepdim else b.squeeze(between, [place])
         if axis is None and keepdim:
             between = b.reshape(between, [1] * x.ndim)
-        found.append(b.cast(between, x.value.dtype))
+        quantiles.append(b.cast(between, x.value.dtype))
     if isinstance(q, (int, float)):
-        return wrap(x, found[0])
-    return wrap(x, b.op("Concat", [b.unsqueeze(value, [0]) for value in found], {"axis": 0}))
+        return wrap(x, quantiles[0])
+    return wrap(x, b.op("Concat", [b.unsqueeze(value, [0]) for value in quantiles], {"axis": 0}))
 
 
 def _at_share(b: GraphBuilder, ordered: ir.Value, count: ir.Value, share: float, axis: int, between: str) -> ir.Value:
-    """The element at a share of the first `count` ordered ones, or what is between two."""
+    """Return the element at a share of the first `count` ordered ones, or a number between two."""
     position = b.maximum(b.mul(b.sub(count, 1.0), share), 0.0)
     if between == "nearest":
         position = b.op("Round", [position])
     low, high = b.op("Floor", [position]), b.op("Ceil", [position])
-    one, other = (
+    below, above = (
         b.op("GatherElements", [ordered, b.cast(place, ir.DataType.INT64)], {"axis": axis}) for place in (low, high)
     )
     if between in ("lower", "nearest"):
-        return one
+        return below
     if between == "higher":
-        return other
+        return above
     part = b.sub(position, low)
     if between == "midpoint":
         part = b.mul(b.sub(high, low), 0.5)
     part = b.cast(part, ordered.dtype)
-    return b.where(b.compare("Equal", part, 0.0), one, b.add(b.mul(one, b.sub(1.0, part)), b.mul(other, part)))
+    return b.where(b.compare("Equal", part, 0.0), below, b.add(b.mul(below, b.sub(1.0, part)), b.mul(above, part)))
 
 
 def nanmedian(x: Variable, axis: Axes = None, keepdim: bool = False, mode: str = "avg") -> Any:
-    """The element in the middle of those that are not NaN, along an axis, or of all; NaN where there are none.
+    """Return the element in the middle of those that are not NaN, along an axis, or of all; NaN where there are none.
 
     Args:
         x: floats.
@@ -105,25 +105,25 @@ def nanmedian(x: Variable, axis: Axes = None, keepdim: bool = False, mode: str =
         OptionError: there is no such mode.
     """
     choice("nanmedian: mode", mode, ("avg", "min"))
-    found = nanquantile(x, 0.5, axis, keepdim, "linear" if mode == "avg" else "lower")
+    medians = nanquantile(x, 0.5, axis, keepdim, "linear" if mode == "avg" else "lower")
     if mode == "avg" or axis is None:
-        return found
+        return medians
     b, place = builder_of(x), axes_of(x, axis)[0]
-    wide = found.value if keepdim else b.unsqueeze(found.value, [place])
+    wide = medians.value if keepdim else b.unsqueeze(medians.value, [place])
     same = b.cast(b.compare("Equal", x.value, wide), ir.DataType.INT32)
-    return found, wrap(x, b.op("ArgMax", [same], {"axis": place, "keepdims": int(keepdim)}))
+    return medians, wrap(x, b.op("ArgMax", [same], {"axis": place, "keepdims": int(keepdim)}))
 
 
 def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """The most frequent element along `axis`, of several the smallest, and the last index where it is.
+    """Return the most frequent element along `axis`, of several the smallest, and the last index where it is.
 
     Each element is compared with each: memory grows with the square of the axis's size.
     """
     b, place = builder_of(x), axis_of(x, axis)
     ordered = sort(x, place)
-    one, other = b.unsqueeze(ordered.value, [place + 1]), b.unsqueeze(ordered.value, [place])
+    elements, others = b.unsqueeze(ordered.value, [place + 1]), b.unsqueeze(ordered.value, [place])
     often = b.reduce(
-        "ReduceSum", b.cast(b.compare("Equal", one, other), ir.DataType.INT64), [place + 1], keepdims=False
+        "ReduceSum", b.cast(b.compare("Equal", elements, others), ir.DataType.INT64), [place + 1], keepdims=False
     )
     first = b.op("ArgMax", [often], {"axis": place})  # in order, so the smallest of the most frequent
     value = b.op("GatherElements", [ordered.value, first], {"axis": place})
@@ -138,7 +138,7 @@ def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, 
 
 
 def histogram_bin_edges(input: Variable, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Variable:
-    """The `bins + 1` edges of `histogram`'s bins: from `min` to `max`, or of the data if both are 0; float32."""
+    """Return the `bins + 1` edges of `histogram`'s bins: from `min` to `max`, or of the data if both are 0; float32."""
     b = builder_of(input)
     if min or max:
         return wrap(input, b.op("Identity", [b.constant(np.linspace(min, max, bins + 1))]))
@@ -147,7 +147,7 @@ def histogram_bin_edges(input: Variable, bins: int = 100, min: float = 0.0, max:
 
 
 def _ends(b: GraphBuilder, flat: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The smallest and the largest; a half below and above where both are one."""
+    """Return the smallest and the largest element; where they are equal, a half below and a half above."""
     low, high = (b.reduce(op_type, flat, [0]) for op_type in ("ReduceMin", "ReduceMax"))
     same = b.compare("Equal", low, high)
     return b.where(same, b.sub(low, 0.5), low), b.where(same, b.add(high, 0.5), high)
@@ -165,7 +165,7 @@ def histogramdd(
     density: bool = False,
     weights: Variable | None = None,
 ) -> tuple[Variable, list[Variable]]:
-    """How many points are in each cell of a grid, and the edges of its bins along each axis.
+    """Return how many points are in each cell of a grid, and the edges of its bins along each axis.
 
     Args:
         x: points, [..., axes]; floats.
@@ -203,14 +203,14 @@ def histogramdd(
     if weights is not None:
         weight = b.mul(weight, b.cast(b.reshape(weights.value, [-1]), kind))
     zeros = b.constant(np.zeros(int(np.prod(counts)), np.float32))
-    found = b.op("ScatterElements", [zeros, cell, weight], {"axis": 0, "reduction": "add"})
+    totals = b.op("ScatterElements", [zeros, cell, weight], {"axis": 0, "reduction": "add"})
     if density:
         sizes = [
             b.div(b.sub(b.slice(e, [-1], [_LAST], [0]), b.slice(e, [0], [1], [0])), float(n))
             for e, n in zip(edges, counts, strict=True)
         ]
-        found = b.div(found, b.mul(b.sum(found, [0]), functools.reduce(b.mul, sizes)))
-    return wrap(x, b.reshape(found, counts)), [wrap(x, edge) for edge in edges]
+        totals = b.div(totals, b.mul(b.sum(totals, [0]), functools.reduce(b.mul, sizes)))
+    return wrap(x, b.reshape(totals, counts)), [wrap(x, edge) for edge in edges]
 
 
 # ---- runs ----
@@ -223,7 +223,7 @@ def unique_consecutive(
     axis: int | None = None,
     dtype: Any = "int64",
 ) -> Any:
-    """The elements of `x`, of equal ones behind each other only the first; how many depends on the data.
+    """Return the elements of `x`, of equal neighbours only the first; how many depends on the data.
 
     Args:
         x: what to look through.

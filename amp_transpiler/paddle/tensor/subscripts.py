@@ -1,4 +1,4 @@
-"""What stands in square brackets: `x[1, 2:, None, ..., rows, mask]`, read and written."""
+"""Reads and writes by what stands in square brackets: `x[1, 2:, None, ..., rows, mask]`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAST = 2**63 - 1
 
 
 def getitem(x: Variable, key: Any) -> Variable:
-    """`x[key]`, as numpy's.
+    """Return `x[key]`, as numpy does.
 
     Args:
         x: what to read.
@@ -30,18 +30,18 @@ def getitem(x: Variable, key: Any) -> Variable:
     Raises:
         InputError: it has more entries than `x` has axes, or a number outside of an axis, or something else.
     """
-    value, entries = _one_an_axis(x, key)
+    value, entries = _entry_per_axis(x, key)
     sliced = _sliced(x, value, entries)
-    kept = [entry for entry in entries if not isinstance(entry, _Number)]
-    chosen = [axis for axis, entry in enumerate(kept) if isinstance(entry, _Chosen)]
+    remaining = [entry for entry in entries if not isinstance(entry, _Number)]
+    chosen = [axis for axis, entry in enumerate(remaining) if isinstance(entry, _Chosen)]
     if not chosen:
         return wrap(x, sliced)
-    places = [kept[axis].places for axis in chosen]  # type: ignore[union-attr]  # chosen are those that have them
+    places = [remaining[axis].places for axis in chosen]  # type: ignore[union-attr]  # chosen are those that have them
     return wrap(x, _gathered(builder_of(x), sliced, chosen, places))
 
 
 def setitem(x: Variable, index: Any, value: Number) -> Variable:
-    """`x` with `value`, which broadcasts, at `index`: what `x[index] = value` does to an array.
+    """Return `x` with `value`, which broadcasts, written at `index`: what `x[index] = value` does to an array.
 
     Args:
         x: what to write to; it stays as it is, use the result.
@@ -63,7 +63,7 @@ def setitem(x: Variable, index: Any, value: Number) -> Variable:
 
 @dataclasses.dataclass(frozen=True)
 class _Number:
-    """One position; the axis goes."""
+    """One position along an axis, which is dropped."""
 
     at: int
 
@@ -75,7 +75,7 @@ class _Chosen:
     places: ir.Value
 
 
-def _one_an_axis(x: Variable, key: Any) -> tuple[ir.Value, list[_Number | slice | _Chosen]]:
+def _entry_per_axis(x: Variable, key: Any) -> tuple[ir.Value, list[_Number | slice | _Chosen]]:
     """Return `x` with its new axes, and an entry for each axis."""
     keys = list(key) if isinstance(key, tuple) else [key]
     b = builder_of(x)
@@ -99,7 +99,7 @@ def _one_an_axis(x: Variable, key: Any) -> tuple[ir.Value, list[_Number | slice 
 
 
 def _axes_of_key(item: Any) -> int:
-    """How many axes an entry of a key stands for."""
+    """Return how many axes an entry of a key stands for."""
     if item is None or item is Ellipsis:
         return 0
     if isinstance(item, Variable):
@@ -154,11 +154,11 @@ def _sliced(x: Variable, value: ir.Value, entries: Sequence[_Number | slice | _C
     if axes:
         bounds = [shape_operand(x, part) for part in (starts, ends, axes, steps)]
         values = [part if isinstance(part, ir.Value) else b.constant(np.array(part, np.int64)) for part in bounds]
-        own = dict(enumerate(value.shape or ()))
+        size_of_axis = dict(enumerate(value.shape or ()))
         ones = [axis for axis, entry in enumerate(entries) if isinstance(entry, _Number)]
         value = b.op("Slice", [value, *values])
-        sizes = [1 if axis in ones else None if axis in axes else size for axis, size in own.items()]
-        value = with_sizes(value, sizes) if own else value
+        sizes = [1 if axis in ones else None if axis in axes else size for axis, size in size_of_axis.items()]
+        value = with_sizes(value, sizes) if size_of_axis else value
     return b.squeeze(value, [axis for axis, entry in enumerate(entries) if isinstance(entry, _Number)])
 
 
@@ -170,7 +170,7 @@ def _gathered(b: GraphBuilder, value: ir.Value, axes: Sequence[int], places: Seq
     for other in places[1:]:
         like = b.add(b.mul(like, 0), b.mul(other, 0))
     width = len(like.shape or ())
-    together = b.concat([b.unsqueeze(b.expand_like(one, like), [width]) for one in places], width)
+    together = b.concat([b.unsqueeze(b.expand_like(place, like), [width]) for place in places], width)
     rank = len(value.shape or ())
     others = [axis for axis in range(rank) if axis not in axes]
     taken = b.op("GatherND", [b.transpose(value, [*axes, *others]), together])

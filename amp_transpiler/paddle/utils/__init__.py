@@ -1,4 +1,4 @@
-"""Helpers for building programs."""
+"""Provides helpers for building programs: `paddle.utils`."""
 
 from typing import TYPE_CHECKING
 

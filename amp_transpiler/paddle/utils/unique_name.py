@@ -1,4 +1,4 @@
-"""Names for layers and parameters that have none: `conv2d_0.w_0`, counted from zero inside a guard."""
+"""Generates names for layers and parameters that have none: `conv2d_0.w_0`, counted from zero inside a guard."""
 
 from __future__ import annotations
 
