@@ -109,8 +109,8 @@ def no_grad() -> Iterator[None]:
     try:
         yield
     finally:
-        made = {str(value.name) for node in program.model.graph for value in node.outputs}
-        program.no_gradient.update(made - before)
+        after = {str(value.name) for node in program.model.graph for value in node.outputs}
+        program.no_gradient.update(after - before)
 
 
 @contextlib.contextmanager

@@ -146,18 +146,18 @@ class TrainingLog:
             InputError: `loss` is not one number, or `fetched` does not fit `fetch_list`.
             OutputError: the line cannot be written.
         """
-        wanted = len(self.fetch_list)
-        if len(fetched) != wanted:
+        expected = len(self.fetch_list)
+        if len(fetched) != expected:
             raise InputError(
-                f"TrainingLog.record: fetched has {len(fetched)} values, expected {wanted}: fetch fetch_list"
+                f"TrainingLog.record: fetched has {len(fetched)} values, expected {expected}: fetch fetch_list"
             )
         now = self._clock()
         seconds, self._last_time = now - self._last_time, now
-        overflowed = bool(_number(fetched[1], "found_inf")) if wanted else False
+        overflowed = bool(_number(fetched[1], "found_inf")) if expected else False
         record = TrainingStep(
             step=self._start + len(self.steps) + 1,
             loss=_number(loss, "the loss"),
-            loss_scale=_number(fetched[0], "the loss scale") if wanted else None,
+            loss_scale=_number(fetched[0], "the loss scale") if expected else None,
             overflowed=overflowed,
             skipped=self.skipped + overflowed,
             samples_per_second=samples / seconds if seconds > 0 else float("inf"),
@@ -219,12 +219,12 @@ def lines_file(path: str | os.PathLike[str]) -> pathlib.Path:
     Raises:
         OutputError: the folder cannot be made.
     """
-    found = pathlib.Path(path)
+    file = pathlib.Path(path)
     try:
-        found.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{found.parent}: the folder cannot be made: {error}") from error
-    return found
+        raise OutputError(f"{file.parent}: the folder cannot be made: {error}") from error
+    return file
 
 
 def append_line(path: pathlib.Path, row: Mapping[str, Any]) -> None:

@@ -222,10 +222,10 @@ class LookAhead(_Wrapper):
         slow = b.where(first, fast, held)
         mixed = b.add(b.mul(fast, self.alpha), b.mul(slow, 1.0 - self.alpha))
         program.updates[str(held.name)] = str(b.where(meets, mixed, slow).name)
-        kept = b.where(meets, mixed, fast)
+        updated = b.where(meets, mixed, fast)
         if name != parameter.name:
-            program.updates[name] = str(kept.name)
-        program.updates[parameter.name] = str(b.cast(kept, parameter.value.dtype).name)
+            program.updates[name] = str(updated.name)
+        program.updates[parameter.name] = str(b.cast(updated, parameter.value.dtype).name)
 
 
 check_arguments(globals(), __all__)

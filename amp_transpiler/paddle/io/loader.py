@@ -144,17 +144,17 @@ class DataLoader:
         self.batch_size, self.drop_last = batch_size, drop_last
         self.batch_sampler = self._sampler(batch_sampler, shuffle)
 
-    def _sampler(self, given: Iterable[Sequence[int]] | None, shuffle: bool) -> Any:
+    def _sampler(self, batch_sampler: Iterable[Sequence[int]] | None, shuffle: bool) -> Any:
         if isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__"):
-            if shuffle or given is not None:
+            if shuffle or batch_sampler is not None:
                 raise InputError(
                     "DataLoader: an iterable data set has an order of its own: leave out shuffle and samplers"
                 )
             return None
-        if given is not None:
+        if batch_sampler is not None:
             if self.batch_size != 1 or shuffle or self.drop_last:
                 raise InputError("DataLoader: give batch_sampler, or batch_size, shuffle and drop_last")
-            return given
+            return batch_sampler
         return BatchSampler(self.dataset, None, shuffle, self.batch_size or 1, self.drop_last)
 
     def __len__(self) -> int:

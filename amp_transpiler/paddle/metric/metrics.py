@@ -78,13 +78,13 @@ class Accuracy(Metric):
                 f"Accuracy.update takes what compute returned, [..., {max(self.topk)}], got {correct!r:.80}"
             )
         count = int(np.prod(hits.shape[:-1]))
-        found = []
+        accuracies = []
         for number, k in enumerate(self.topk):
             right = float(hits[..., :k].sum())
             self.total[number] += right
             self.count[number] += count
-            found.append(right / count if count else 0.0)
-        return found[0] if len(found) == 1 else found
+            accuracies.append(right / count if count else 0.0)
+        return accuracies[0] if len(accuracies) == 1 else accuracies
 
     def reset(self) -> None:
         """Forget all batches."""
@@ -92,8 +92,8 @@ class Accuracy(Metric):
 
     def accumulate(self) -> Any:
         """Return the accuracy of all batches, one for each k."""
-        found = [right / count if count else 0.0 for right, count in zip(self.total, self.count, strict=True)]
-        return found[0] if len(found) == 1 else found
+        accuracies = [right / count if count else 0.0 for right, count in zip(self.total, self.count, strict=True)]
+        return accuracies[0] if len(accuracies) == 1 else accuracies
 
     def name(self) -> list[str]:
         """Return its name, one for each k."""

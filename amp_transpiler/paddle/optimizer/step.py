@@ -104,7 +104,7 @@ class UpdateStep:
 
     def _values(self, inputs: Sequence[Number], like: ir.Value) -> list[ir.Value]:
         builder = self.builder
-        return [one.value if isinstance(one, Expr) else builder.operand(one, like) for one in inputs]
+        return [number.value if isinstance(number, Expr) else builder.operand(number, like) for number in inputs]
 
     def round_into(self, parameter: ir.Value, new: ir.Value) -> None:
         """Replace a float16 or bfloat16 parameter by a float32 value, rounded."""

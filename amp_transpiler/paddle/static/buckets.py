@@ -58,9 +58,9 @@ class Bucket:
         if self.sizes is None:
             return max(_LEAST, 1 << (size - 1).bit_length()) if size else size
         if isinstance(self.sizes, Sequence):
-            known = sorted(self.sizes)
-            place = bisect.bisect_left(known, size)
-            return known[place] if place < len(known) else size
+            ascending = sorted(self.sizes)
+            place = bisect.bisect_left(ascending, size)
+            return ascending[place] if place < len(ascending) else size
         return -(-size // self.sizes) * self.sizes
 
 
@@ -100,7 +100,7 @@ class Buckets:
             if not parts or not all(isinstance(part, Bucket) for part in parts):
                 raise OptionError(f"bucket['{name}'] must be a Bucket(axis, value) or several, got {entry!r:.80}")
             self._buckets[name] = parts
-        self._known: weakref.WeakKeyDictionary[Program, dict[Any, _Cuts]] = weakref.WeakKeyDictionary()
+        self._cuts_by_key: weakref.WeakKeyDictionary[Program, dict[Any, _Cuts]] = weakref.WeakKeyDictionary()
 
     def fit(
         self,
@@ -139,23 +139,23 @@ class Buckets:
 
     def _padded(self, program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Axis]]:
         """Return the feeds, those with a bucket padded, and the axes that were."""
-        found, axes = dict(arrays), list[Axis]()
+        feeds, axes = dict(arrays), list[Axis]()
         for key, parts in self._buckets.items():
             name = program.name_of(key)
             if name not in arrays:
                 continue
             for part in parts:
-                array = found[name]
+                array = feeds[name]
                 if not -array.ndim <= part.axis < array.ndim:
                     raise InputError(f"bucket['{name}']: {list(array.shape)} is fed, which has no axis {part.axis}")
                 axis = part.axis % array.ndim
-                size, wanted = array.shape[axis], part.size_for(array.shape[axis])
-                if size == wanted:
+                size, padded_size = array.shape[axis], part.size_for(array.shape[axis])
+                if size == padded_size:
                     continue
-                widths = [(0, wanted - size if i == axis else 0) for i in range(array.ndim)]
-                found[name] = np.pad(array, widths, constant_values=_value(name, array.dtype, part.value))
-                axes.append(Axis(name, axis, size, wanted))
-        return found, axes
+                widths = [(0, padded_size - size if i == axis else 0) for i in range(array.ndim)]
+                feeds[name] = np.pad(array, widths, constant_values=_value(name, array.dtype, part.value))
+                axes.append(Axis(name, axis, size, padded_size))
+        return feeds, axes
 
     def _cuts(
         self,
@@ -167,9 +167,9 @@ class Buckets:
         scope: Scope,
     ) -> dict[str, tuple[slice, ...]]:
         """Return the part of each fetched value that belongs to the feeds as they are; see `fit`."""
-        known = self._known.setdefault(program, {})
+        cached = self._cuts_by_key.setdefault(program, {})
         key = (program.version, tuple(fetch), tuple(sorted((axis.name, axis.axis) for axis in axes)))
-        cuts = known.get(key)
+        cuts = cached.get(key)
         parts = None if cuts is None else cuts.for_axes(axes)
         if parts is None:
             if node := drawing(program):
@@ -184,8 +184,8 @@ class Buckets:
                 return {}
             if compared.faults and not node:
                 raise InputError(_changed(axes, compared.faults))
-            cuts = _Cuts.of(compared, axes, known.get(key))
-            known[key] = cuts
+            cuts = _Cuts.of(compared, axes, cached.get(key))
+            cached[key] = cuts
             parts = cuts.for_axes(axes)
             assert parts is not None  # it has just been made for them
         return parts
@@ -210,7 +210,7 @@ class _Cuts:
         Raises:
             InputError: an axis has a size that is no feed's.
         """
-        found = {}
+        feed_axes = {}
         for name, shape in compared.shapes.items():
             for axis, (size, padded) in enumerate(zip(shape, compared.padded[name], strict=True)):
                 if size == padded:
@@ -223,8 +223,8 @@ class _Cuts:
                         "without, which is the size of no feed: it cannot be cut back. Fetch another value, or leave "
                         "out the bucket"
                     )
-                found[name, axis] = frozenset(fits)
-        return cls(found, {name: len(shape) for name, shape in compared.shapes.items()})
+                feed_axes[name, axis] = frozenset(fits)
+        return cls(feed_axes, {name: len(shape) for name, shape in compared.shapes.items()})
 
     def for_axes(self, axes: Sequence[Axis]) -> dict[str, tuple[slice, ...]] | None:
         """Return the slices for padded feeds; None if it is not known which of several sizes an axis has."""
@@ -257,9 +257,9 @@ def _value(name: str, dtype: np.dtype[Any], value: float) -> Any:
 
 
 def _changed(axes: Sequence[Axis], faults: Sequence[str]) -> str:
-    told = [f"'{axis.name}' axis {axis.axis} from {axis.size} to {axis.padded}" for axis in axes]
+    paddings = [f"'{axis.name}' axis {axis.axis} from {axis.size} to {axis.padded}" for axis in axes]
     return (
-        f"bucket: padding {first_few(told)} changes what the step computes: {first_few(faults)}. Pad with what the "
+        f"bucket: padding {first_few(paddings)} changes what the step computes: {first_few(faults)}. Pad with what the "
         "program leaves out (labels with the loss's ignore_index, a mask with 0), take means over the elements that "
         "count, or leave out the bucket. Nothing was changed in the scope"
     )

@@ -67,7 +67,9 @@ def conv2d(
     """
     del use_cudnn
     parts = (param_attr, bias_attr, act, name)
-    return _made("conv2d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format)
+    return _convolution(
+        "conv2d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format
+    )
 
 
 def conv3d(
@@ -107,7 +109,9 @@ def conv3d(
     """
     del use_cudnn
     parts = (param_attr, bias_attr, act, name)
-    return _made("conv3d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format)
+    return _convolution(
+        "conv3d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format
+    )
 
 
 def conv2d_transpose(
@@ -152,7 +156,7 @@ def conv2d_transpose(
     del use_cudnn
     parts, windows = (param_attr, bias_attr, act, name), (stride, padding, dilation)
     what = "conv2d_transpose"
-    return _made(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
+    return _convolution(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
 
 
 def conv3d_transpose(
@@ -196,10 +200,10 @@ def conv3d_transpose(
     del use_cudnn
     parts, windows = (param_attr, bias_attr, act, name), (stride, padding, dilation)
     what = "conv3d_transpose"
-    return _made(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
+    return _convolution(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
 
 
-def _made(
+def _convolution(
     what: str,
     x: Variable,
     filters: int,

@@ -99,10 +99,10 @@ def fc(
         InputError: the sizes of the axes to flatten are not known.
         OptionError: there is no input, or `size` is not positive.
     """
-    given = input if x is None else x
-    inputs = [given] if isinstance(given, Variable) else list(given or ())
+    operands = input if x is None else x
+    inputs = [operands] if isinstance(operands, Variable) else list(operands or ())
     if not inputs or size < 1:
-        raise OptionError(f"fc needs an input and a size of 1 or more, got {given!r} and {size}")
+        raise OptionError(f"fc needs an input and a size of 1 or more, got {operands!r} and {size}")
     layer = ParameterMaker("fc", name, program_of(*inputs))
     total: Variable | None = None
     for item in inputs:

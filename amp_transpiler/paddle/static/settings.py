@@ -110,21 +110,21 @@ class _Strategy:
     """Settings of Paddle's compiler. Any can be set and read; none has an effect: ONNX Runtime optimizes by itself."""
 
     def __init__(self) -> None:
-        self._given: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         else:
-            self._given[name] = value
+            self._settings[name] = value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return self._given.get(name, False)
+        return self._settings.get(name, False)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._settings.items())})"
 
 
 class BuildStrategy(_Strategy):
@@ -180,13 +180,13 @@ def cuda_places(device_ids: Sequence[int] | int | None = None) -> list[CUDAPlace
         EnvironmentProblem: none are given, and the default device is no CUDA device.
     """
     if device_ids is None:
-        found = default_place()
-        if not isinstance(found, CUDAPlace):
+        place = default_place()
+        if not isinstance(place, CUDAPlace):
             raise EnvironmentProblem(
-                f"cuda_places: no CUDA device answers, or AMP_TRANSPILER_PLACE says {found}: use cpu_places(), or name "
+                f"cuda_places: no CUDA device answers, or AMP_TRANSPILER_PLACE says {place}: use cpu_places(), or name "
                 "the devices"
             )
-        return [found]
+        return [place]
     return [CUDAPlace(int(number)) for number in ([device_ids] if isinstance(device_ids, int) else device_ids)]
 
 

@@ -88,9 +88,11 @@ class TensorCheckerConfig:
         if not isinstance(self.debug_mode, DebugMode):
             raise OptionError(f"TensorCheckerConfig: debug_mode is a DebugMode, got {self.debug_mode!r}")
         for name in ("checked_op_list", "skipped_op_list"):
-            given = getattr(self, name)
-            if given is not None and (isinstance(given, str) or not all(isinstance(op, str) for op in given)):
-                raise OptionError(f"TensorCheckerConfig: {name} is a list of operators' names, got {given!r}")
+            operators = getattr(self, name)
+            if operators is not None and (
+                isinstance(operators, str) or not all(isinstance(op, str) for op in operators)
+            ):
+                raise OptionError(f"TensorCheckerConfig: {name} is a list of operators' names, got {operators!r}")
         if self.debug_step is not None and not _is_span(self.debug_step):
             raise OptionError(
                 "TensorCheckerConfig: debug_step is two whole numbers, the first step that is checked and the first "
@@ -109,8 +111,8 @@ class TensorCheckerConfig:
         return is_asked and not any(_is_same(op, name) for name in self.skipped_op_list or ())
 
 
-def _is_span(given: Sequence[int]) -> bool:
-    numbers = list(given)
+def _is_span(span: Sequence[int]) -> bool:
+    numbers = list(span)
     return len(numbers) == 2 and all(type(n) is int and n >= 0 for n in numbers) and numbers[0] < numbers[1]
 
 
@@ -122,8 +124,8 @@ def _is_same(op: str, asked: str) -> bool:
     first, second = op.removesuffix("_grad"), asked.removesuffix("_grad")
     if (first == op) != (second == asked):
         return False
-    known = paddle_names()
-    return first in known and second in known and set(known[first]) <= set(known[second])
+    operators = paddle_names()
+    return first in operators and second in operators and set(operators[first]) <= set(operators[second])
 
 
 @dataclasses.dataclass(slots=True)
@@ -226,8 +228,8 @@ def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device
         tensors += _of_operators(program, checker)
     if not tensors:
         return
-    found = compute([tensor.name for tensor in tensors])
-    stats = [stats_of(a, t.op, t.shown, device) for t, a in zip(tensors, found, strict=True)]
+    arrays = compute([tensor.name for tensor in tensors])
+    stats = [stats_of(a, t.op, t.shown, device) for t, a in zip(tensors, arrays, strict=True)]
     _show(tensors, stats, device)
     bad = [s for t, s in zip(tensors, stats, strict=True) if _stops(t) and not s.is_finite]
     if bad:
@@ -250,7 +252,11 @@ def _named(stats: TensorStats) -> str:
 
 def _show(tensors: Sequence[Watched], stats: Sequence[TensorStats], device: str) -> None:
     """Print what is to be seen, or write it to the checker's log."""
-    lines = [f"{found}\n" for tensor, found in zip(tensors, stats, strict=True) if _IS_SHOWN[tensor.mode](found)]
+    lines = [
+        f"{tensor_stats}\n"
+        for tensor, tensor_stats in zip(tensors, stats, strict=True)
+        if _IS_SHOWN[tensor.mode](tensor_stats)
+    ]
     folder = _enabled[0].config.output_dir if _enabled else None
     if folder is None:
         sys.stdout.write("".join(lines))
@@ -276,11 +282,11 @@ def _of_operators(program: Program, checker: _Checker) -> list[Watched]:
     if unknown and not checker.told:
         checker.told = True
         logger.warning("the tensor checker: %r has no operator %s", program, first_few(quoted(unknown)))
-    found: dict[str, Watched] = {}
+    watched: dict[str, Watched] = {}
     for op in ops:
         if config.looks_at(op.type):
             for name in op.output_arg_names:
                 value = program.find(name)  # None for an output that nothing reads, such as the mask of Dropout
                 if value is not None and is_float_tensor(value):
-                    found.setdefault(name, Watched(name, op.type, name, config.debug_mode))
-    return list(found.values())
+                    watched.setdefault(name, Watched(name, op.type, name, config.debug_mode))
+    return list(watched.values())

@@ -155,15 +155,15 @@ def _read(folder: str | os.PathLike[str]) -> dict[_Key, TensorStats]:
             f"compare_accuracy: {folder!s} has no worker_*.log: log a run with enable_tensor_checker("
             "TensorCheckerConfig(True, DebugMode.CHECK_ALL, output_dir=...))"
         )
-    found: dict[_Key, TensorStats] = {}
+    logged: dict[_Key, TensorStats] = {}
     seen: dict[tuple[str, str, str], int] = {}
     for worker, text in texts.items():
         for stats in _parsed(worker, text.splitlines()):
             place = (worker.rpartition(".")[0].rpartition(".")[2], stats.op, stats.tensor)
             count = seen[place] = seen.get(place, -1) + 1
             if stats.op != "cast":
-                found[(*place, count)] = stats
-    return found
+                logged[(*place, count)] = stats
+    return logged
 
 
 def _parsed(worker: str, lines: Iterable[str]) -> Iterator[TensorStats]:
@@ -185,10 +185,10 @@ def _row(key: _Key, first: TensorStats | None, second: TensorStats | None, loss_
     sides = [
         [""] * len(_COLUMNS) if side is None else [getattr(side, name) for name in _COLUMNS] for side in (first, second)
     ]
-    return [*key, *sides[0], *sides[1], _found(first, second)]
+    return [*key, *sides[0], *sides[1], _difference(first, second)]
 
 
-def _found(first: TensorStats | None, second: TensorStats | None) -> str:
+def _difference(first: TensorStats | None, second: TensorStats | None) -> str:
     if first is None or second is None:
         return "in one run alone"
     if first.is_finite != second.is_finite:

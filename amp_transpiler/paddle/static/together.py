@@ -59,8 +59,8 @@ class Together(Ranks):
 
     def save(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Write a checkpoint; every rank calls it, rank 0 writes it with the parts of all."""
-        whole = self._steps.whole(program, scope)
-        self._steps.by_first(lambda: save(program, path, whole))
+        gathered = self._steps.whole(program, scope)
+        self._steps.by_first(lambda: save(program, path, gathered))
 
     def load(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Read a checkpoint; every rank calls it, rank 0 reads and sends."""

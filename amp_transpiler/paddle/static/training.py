@@ -185,9 +185,9 @@ class _Run:
         self.shown = shown and self.ranks.rank == 0
 
     def _loss_name(self) -> str:
-        given = self.options.loss
-        if given is not None:
-            return self.program.name_of(given)
+        loss = self.options.loss
+        if loss is not None:
+            return self.program.name_of(loss)
         if not self.program.outputs:
             raise InputError("train: the program names no loss: give loss=")
         return self.program.outputs[0]
@@ -313,14 +313,14 @@ class _Run:
     def _resumed(self) -> _Place:
         if self.folder is None:
             return _Place()
-        found = json.loads(self.ranks.from_first(json.dumps(_newest(self.folder) if self.ranks.rank == 0 else {})))
-        if not found:
+        newest = json.loads(self.ranks.from_first(json.dumps(_newest(self.folder) if self.ranks.rank == 0 else {})))
+        if not newest:
             return _Place()
-        path, state, place = pathlib.Path(found["path"]), found["state"], _Place(**found["state"]["place"])
+        path, state, place = pathlib.Path(newest["path"]), newest["state"], _Place(**newest["state"]["place"])
         self.ranks.load(self.program, path, self.scope)
-        for name, kept in state.get("schedules", {}).items():
+        for name, schedule_state in state.get("schedules", {}).items():
             if name in self.schedules:
-                self.schedules[name].set_state_dict(kept)
+                self.schedules[name].set_state_dict(schedule_state)
         logger.info("resumed from %s: step %d, epoch %d", path, place.step, place.epoch)
         return place
 
@@ -331,10 +331,10 @@ def _newest(folder: pathlib.Path) -> dict[str, Any]:
     Raises:
         InputError: the state is damaged.
     """
-    found = _checkpoints(folder)
-    if not found:
+    checkpoints = _checkpoints(folder)
+    if not checkpoints:
         return {}
-    path = found[-1][1]
+    path = checkpoints[-1][1]
     try:
         state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         _Place(**state["place"])
@@ -346,16 +346,16 @@ def _newest(folder: pathlib.Path) -> dict[str, Any]:
 def _schedules(program: Program) -> dict[str, LRScheduler]:
     """Return the schedules that `step` moves on, by the name of a rate that follows each."""
     driven = ((name, persistable.driver) for name, persistable in program.persistables.items())
-    found = {id(driver): (name, driver) for name, driver in driven if isinstance(driver, LRScheduler)}
-    return dict(found.values())
+    by_driver = {id(driver): (name, driver) for name, driver in driven if isinstance(driver, LRScheduler)}
+    return dict(by_driver.values())
 
 
 def _checkpoints(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
     """Return (step, file) of the checkpoints of a folder, the oldest first."""
     if not folder.is_dir():
         return []
-    found = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
-    return sorted((int(match.group(1)), path) for match, path in found if path.with_suffix(".json").exists())
+    matches = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    return sorted((int(match.group(1)), path) for match, path in matches if path.with_suffix(".json").exists())
 
 
 def _from(loader: Any, first: int) -> Iterator[Any]:

@@ -95,8 +95,8 @@ class WeightFlow:
             tensor: the constant that it comes from; without one, the value's own.
         """
         if value not in self._filters:
-            known = tensor if tensor is not None else constant_of(value)
-            self._filters[value] = known is not None and read(known, is_signal_filter)
+            constant = tensor if tensor is not None else constant_of(value)
+            self._filters[value] = constant is not None and read(constant, is_signal_filter)
         return self._filters[value]
 
     def is_fixed(self, value: ir.Value | None) -> bool:

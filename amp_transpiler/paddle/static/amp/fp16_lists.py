@@ -24,7 +24,7 @@ __all__ = [
 
 
 def _listed(colour: Colour) -> OperatorSet:
-    return OperatorSet(key for key, (found, _) in DEFAULT_COLOURS.items() if found is colour)
+    return OperatorSet(key for key, (operator_colour, _) in DEFAULT_COLOURS.items() if operator_colour is colour)
 
 
 white_list = _listed(Colour.WHITE)
