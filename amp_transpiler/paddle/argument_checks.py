@@ -36,7 +36,7 @@ _VARIABLE = ": paddle.assign makes a variable of an array"
 
 
 def check_arguments(module: dict[str, Any], names: Iterable[str], *, but: Sequence[str] = ()) -> None:
-    """Let the functions of a module, and the constructors of its classes, check what they are given.
+    """Let the functions of a module, and the constructors of its classes, check their arguments.
 
     Args:
         module: the module's globals, edited in place.
@@ -83,7 +83,7 @@ def checked(function: _F, label: str = "", but: Sequence[str] = ()) -> _F:
 
     @functools.cache
     def hints() -> dict[str, Any]:
-        """The declared types that say something; resolved at the first call, when all modules are there."""
+        """Return the declared types that can be checked; resolved at the first call, when all modules are there."""
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         single = [
             name
@@ -114,7 +114,7 @@ def _resolved(function: Callable[..., Any], name: str) -> Any:
 
 
 def _says(hint: Any) -> bool:
-    """Whether a declared type rules anything out that can be told."""
+    """Whether a declared type rules out any value, as far as that can be checked."""
     if members := _members(hint):
         return all(map(_says, members))
     return hint in _WORDS or _is_list(hint) or _is_own_class(hint)
@@ -133,7 +133,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _fits(hint: Any, value: Any, *, missing: bool = False) -> bool:
-    """Whether a value is of a declared type. With `missing`, so is no value at all."""
+    """Whether a value is of a declared type. With `missing`, a parameter without a default is, too."""
     if missing and value is inspect.Parameter.empty:
         return True
     if members := _members(hint):

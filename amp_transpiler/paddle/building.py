@@ -1,4 +1,4 @@
-"""Helpers of functions on variables: from variables to the builder of their program and back, checks of arguments."""
+"""Helps functions on variables: gets the builder of their program, wraps its values, and checks arguments."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def as_dtype(x: Variable, dtype: Any) -> Variable:
 
 
 def overwrite(x: Variable, after: Variable) -> Variable:
-    """Let `after`, cast to the type of `x`, be what `x` is from here on, and return `x`.
+    """Let `x` stand for `after`, cast to the type of `x`, from here on, and return `x`.
 
     ONNX values never change: a persistable `x` is replaced after each run, any other handle names the new value.
     """
@@ -226,7 +226,7 @@ def size_at(x: Variable, axis: int, what: str) -> int:
 
 
 def with_sizes(value: ir.Value, sizes: Sequence[object]) -> ir.Value:
-    """Return a value with those of the sizes that are numbers where inference has left them open.
+    """Fill in those sizes that are numbers where inference has left a value's open, and return the value.
 
     Args:
         value: what was just made; its rank is that of `sizes`.

@@ -80,6 +80,6 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 
 def cache(reader: Reader) -> Reader:
-    """Return a reader that keeps all samples in memory, read once and at once."""
+    """Return a reader that keeps all samples in memory; they are read once, in this call."""
     samples = tuple(reader())
     return lambda: iter(samples)

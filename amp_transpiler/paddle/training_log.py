@@ -1,4 +1,4 @@
-"""`TrainingLog`: a record of every step of a training run, for callbacks, tables and a plot."""
+"""`TrainingLog` records every step of a training run, for callbacks, tables and a plot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REMEDIES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The record of one step of a training run.
+    """Records one step of a training run.
 
     Attributes:
         step: its number, from 1.
@@ -175,7 +175,7 @@ class TrainingLog:
         return record
 
     def _warn_if_stuck(self, step: TrainingStep) -> None:
-        """Say what to try once many steps in a row taught nothing."""
+        """Warn once many steps in a row taught nothing, and say what to try."""
         finite = math.isfinite(step.loss)
         self._useless = self._useless + 1 if step.overflowed or not finite else 0
         comes_down = finite and step.loss_scale is not None and step.loss_scale > 1
@@ -214,7 +214,7 @@ class TrainingLog:
 
 
 def lines_file(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Return a file to append lines to, in a folder that is there.
+    """Return a file to append lines to, and create its folder.
 
     Raises:
         OutputError: the folder cannot be made.

@@ -1,4 +1,4 @@
-"""`paddle.amp.debugging`: looking for infinity and NaN, and at the precision of operators, in static programs."""
+"""`paddle.amp.debugging`: finds infinity and NaN in static programs, and counts operators by precision."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_numerics(
     var_name: str,
     debug_mode: DebugMode = DebugMode.CHECK_NAN_INF_AND_ABORT,
 ) -> tuple[Variable, Variable]:
-    """Look at a tensor in each run of its program, and let the program compute what it holds.
+    """Check a tensor in each run of its program, and let the program compute statistics of it.
 
     Args:
         tensor: a float variable.

@@ -1,4 +1,4 @@
-"""`append_backward` and `gradients`: the backward pass of the program being built."""
+"""`append_backward` and `gradients` append the backward pass to the program being built."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _differentiate(
 
 
 def _follow_custom_gradients(program: Program, started: dict[ir.Value, ir.Value], stop: set[ir.Value]) -> None:
-    """Add to the gradients that are there those that the functions of `static_pylayer` make, the last layer first.
+    """Add the gradients that the functions of `static_pylayer` return, the last layer first.
 
     What a layer returns hangs on nothing: gradients stop there, and start again at the layer's inputs.
     """

@@ -1,4 +1,4 @@
-"""Control flow inside a program: `cond`, `case`, `switch_case` and `while_loop`, as ONNX's If and Loop."""
+"""`cond`, `case`, `switch_case` and `while_loop` build control flow inside a program, as ONNX's If and Loop."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _differ(a: ir.Value, b: ir.Value) -> bool:
 
 
 class _Results:
-    """What a branch returns: values, and the structure that they are in.
+    """Holds what a branch returns: values, and the structure that they are in.
 
     Attributes:
         values: the values, in order.
@@ -252,7 +252,7 @@ def _branch(program: Program, function: Branch | None, label: str) -> tuple[ir.G
 
 @contextmanager
 def _built(program: Program, graph: ir.Graph, what: str) -> Iterator[None]:
-    """Append to a body, which must not update what persists."""
+    """Append to a body, and refuse updates of what persists."""
     before = dict(program.updates)
     with program.inside(graph):
         yield

@@ -1,4 +1,4 @@
-"""What a caller of `Executor.run` feeds and fetches, in all forms that Paddle's scripts have, checked."""
+"""Checks what a caller of `Executor.run` feeds and fetches, in all forms that Paddle's scripts have."""
 
 from __future__ import annotations
 

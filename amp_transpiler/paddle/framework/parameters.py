@@ -1,4 +1,4 @@
-"""Creating the parameters of layers: names, initial values, and the treatment that `ParamAttr` asks for."""
+"""Creates the parameters of layers: names, initial values, and the treatment that `ParamAttr` asks for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def create_parameter(
 
 
 class ParameterMaker:
-    """A layer under construction: names its parameters.
+    """Names and creates the parameters of a layer under construction.
 
     Args:
         kind: the kind of layer; `fc` gives the names `fc_0`, `fc_1` and so on.

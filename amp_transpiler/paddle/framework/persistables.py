@@ -1,4 +1,4 @@
-"""Values that live in a scope from run to run, and what the startup program computes them from."""
+"""Adds values that live in a scope from run to run, and what the startup program computes them from."""
 
 from __future__ import annotations
 

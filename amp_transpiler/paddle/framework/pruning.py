@@ -48,7 +48,7 @@ def pruned(program: Program, fetch: Iterable[str]) -> Program:
 
 
 def _needed(values: Iterable[ir.Value]) -> set[ir.Node]:
-    """The nodes that values are computed by."""
+    """Return the nodes that values are computed by."""
     stack, nodes = list(values), set[ir.Node]()
     while stack:
         node = stack.pop().producer()

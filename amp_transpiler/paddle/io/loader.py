@@ -1,4 +1,4 @@
-"""`DataLoader`: batches of a data set, made ahead by workers."""
+"""`DataLoader` yields batches of a data set, which workers make ahead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _local = threading.local()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker of a loader.
+    """Describes a worker of a loader.
 
     Attributes:
         id: its number.
@@ -77,7 +77,7 @@ def _part(sample: Any, key: Any) -> Any:
 
 
 class DataLoader:
-    """Batches of a data set, in its order or a drawn one.
+    """Yields batches of a data set, in its order or a drawn one.
 
     Batches are lists of arrays; dictionaries for `Executor.run` where samples are dictionaries, or with `feed_list` and
     `return_list=False`. It can be gone through again and again; what is drawn depends on `seed` and the epoch.
@@ -238,7 +238,7 @@ class DataLoader:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, free: queue.SimpleQueue[int]) -> None:
-        """Tell a worker of the pool which one it is."""
+        """Give a worker of the pool its number."""
         self._begin_as(free.get())
 
     def _begin_as(self, number: int) -> None:
@@ -247,7 +247,7 @@ class DataLoader:
             self.worker_init_fn(number)
 
     def _streamed(self) -> Iterator[Any]:
-        """Yield batches of an iterable data set, one of each worker in turn, each with an iterator of its own."""
+        """Yield batches of an iterable data set, one of each worker in turn, each with a separate iterator."""
         stop = threading.Event()
         lanes: list[queue.Queue[Any]] = [queue.Queue(self.prefetch_factor) for _ in range(self.num_workers)]
 

@@ -1,4 +1,4 @@
-"""Samplers: the numbers of the samples, one by one (`Sampler`) or in batches (`BatchSampler`)."""
+"""Yields the numbers of the samples, one by one (`Sampler`) or in batches (`BatchSampler`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sampler:
 
 
 class SequenceSampler(Sampler):
-    """All samples in their order.
+    """Yields all samples in their order.
 
     Args:
         data_source: the data set.
@@ -67,7 +67,7 @@ class SequenceSampler(Sampler):
 
 
 class RandomSampler(Sampler):
-    """Samples in an order that is drawn anew for each epoch.
+    """Yields samples in an order that is drawn for each epoch.
 
     Args:
         data_source: the data set.
@@ -99,7 +99,7 @@ class RandomSampler(Sampler):
 
 
 class SubsetRandomSampler(Sampler):
-    """Some samples in an order that is drawn anew for each epoch.
+    """Yields some samples in an order that is drawn for each epoch.
 
     Args:
         indices: their numbers.
@@ -113,7 +113,7 @@ class SubsetRandomSampler(Sampler):
 
 
 class WeightedRandomSampler(Sampler):
-    """Samples drawn in proportion to weights.
+    """Yields samples drawn in proportion to weights.
 
     Args:
         weights: one for each sample.
@@ -146,7 +146,7 @@ class WeightedRandomSampler(Sampler):
 
 
 class BatchSampler:
-    """Numbers of samples in batches.
+    """Yields numbers of samples in batches.
 
     Args:
         dataset: the data set; or give a sampler.
@@ -198,7 +198,7 @@ class BatchSampler:
 
 
 class DistributedBatchSampler(BatchSampler):
-    """Batches of one of several processes: every process gets as many, and samples are repeated to make that up.
+    """Yields batches for one of several processes: all get as many, for which some samples are repeated.
 
     Args:
         dataset: the data set.

@@ -124,7 +124,7 @@ class Optimizer(abc.ABC):
 
     @property
     def regularization(self) -> WeightDecayRegularizer | None:
-        """The term that `weight_decay` adds to the gradient of a parameter without a regularizer of its own."""
+        """Return the term that `weight_decay` adds to the gradient of a parameter that has no regularizer."""
         decay = self.weight_decay
         return decay if decay is None or isinstance(decay, WeightDecayRegularizer) else L2Decay(float(decay))
 
@@ -257,7 +257,7 @@ class Optimizer(abc.ABC):
                 logger.info("set_lr: '%s' is not in the scope; run the startup program before set_lr", name)
 
     def step(self, *_: object) -> NoReturn:
-        """Refuse: dynamic mode's.
+        """Refuse: it belongs to dynamic mode.
 
         Raises:
             InputError: always.

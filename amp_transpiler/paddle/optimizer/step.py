@@ -1,4 +1,4 @@
-"""One training step's update of a program, while it is appended: what an optimizer's rule works with."""
+"""Appends one training step's update to a program: what an optimizer's rule works with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Setting: TypeAlias = float | Variable
 
 
 class UpdateStep:
-    """The update of all parameters in one training step.
+    """Appends the update of all parameters in one training step.
 
     A step that is skipped changes nothing, by its scalars alone, which costs next to nothing: the gradient and the rate
     are 0, factors on accumulators (`unless_skipped`) are 1, and what keeps a divisor away from 0 is 1.
@@ -138,7 +138,7 @@ class UpdateStep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParameterUpdate:
-    """The update of one parameter.
+    """Appends the update of one parameter.
 
     Attributes:
         step: the step that it is part of.

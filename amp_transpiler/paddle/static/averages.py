@@ -1,4 +1,4 @@
-"""Averages of parameters over the steps of a training: `ExponentialMovingAverage` and `ModelAverage`."""
+"""`ExponentialMovingAverage` and `ModelAverage` average parameters over the steps of a training run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
 
 class _Average(abc.ABC):
-    """Averages in the scope, which can take the place of parameters for a while.
+    """Keeps averages in the scope, which can take the place of parameters for a while.
 
     Args:
         name: put before the names of the averages.
@@ -156,7 +156,7 @@ _MOST = 16384.0  # sums of more steps would lose what is added
 
 
 class ModelAverage(_Average):
-    """Plain averages over the last steps: made behind `minimize`, in the current program.
+    """Averages parameters over the last steps; it is created behind `minimize`, in the current program.
 
     Args:
         average_window_rate: the window as a part of all steps.

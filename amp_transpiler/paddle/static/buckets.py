@@ -26,7 +26,7 @@ _LEAST = 16  # the smallest power of two that is a bucket by default
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bucket:
-    """How one axis of a feed is padded, behind its last element.
+    """Says how one axis of a feed is padded behind its last element.
 
     Attributes:
         axis: the axis; -1 is the last.
@@ -54,7 +54,7 @@ class Bucket:
             raise OptionError(f"Bucket: sizes must be positive integers, got {self.sizes!r:.80}")
 
     def size_for(self, size: int) -> int:
-        """Return what a size is padded to."""
+        """Return the size that a size is padded to."""
         if self.sizes is None:
             return max(_LEAST, 1 << (size - 1).bit_length()) if size else size
         if isinstance(self.sizes, Sequence):
@@ -66,7 +66,7 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis that was padded.
+    """Describes an axis that was padded.
 
     Attributes:
         name: the feed.
@@ -82,7 +82,7 @@ class Axis:
 
 
 class Buckets:
-    """Pads feeds, checks once that a step does not see it, and cuts what is fetched back.
+    """Pads feeds, checks once that this does not change a step, and cuts the padding off what is fetched.
 
     Args:
         given: feed -> how it is padded, or several of them for several axes.
@@ -138,7 +138,7 @@ class Buckets:
         return padded, self._cuts(program, fetch, arrays, padded, axes, scope)
 
     def _padded(self, program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Axis]]:
-        """Return the feeds, those with a bucket padded, and the axes that were."""
+        """Return the feeds, padded where they have a bucket, and the axes that were padded."""
         feeds, axes = dict(arrays), list[Axis]()
         for key, parts in self._buckets.items():
             name = program.name_of(key)
@@ -193,7 +193,7 @@ class Buckets:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cuts:
-    """Which axes of what is fetched are padded: for each the axes of feeds that it may be.
+    """Says which axes of fetched values are padded, and which axes of feeds each of them can be.
 
     Attributes:
         found: fetched name, axis -> the feeds' axes, as (name, axis).
@@ -205,7 +205,7 @@ class _Cuts:
 
     @classmethod
     def of(cls, compared: Compared, axes: Sequence[Axis], before: _Cuts | None) -> _Cuts:
-        """Find the feeds' axes by their sizes; those that earlier feeds have ruled out are none.
+        """Find the feeds' axes by their sizes, without those that earlier feeds have ruled out.
 
         Raises:
             InputError: an axis has a size that is no feed's.

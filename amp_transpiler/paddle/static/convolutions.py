@@ -1,4 +1,4 @@
-"""Convolutions that create their filters, of images and volumes: `paddle.static.nn.conv2d` and its kin."""
+"""Builds convolutions of images and volumes that create their filters, such as `paddle.static.nn.conv2d`."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def conv2d(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """A convolution that creates its filters; see `nn.functional.conv2d`.
+    """Append a convolution that creates its filters; see `nn.functional.conv2d`.
 
     Args:
         input: [batch, channels, height, width], or with the channels last.
@@ -87,7 +87,7 @@ def conv3d(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> Variable:
-    """A convolution of volumes that creates its filters; see `conv2d`.
+    """Append a convolution of volumes that creates its filters; see `conv2d`.
 
     Args:
         input: [batch, channels, depth, height, width], or with the channels last.
@@ -130,7 +130,7 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """A transposed convolution that creates its filters; see `nn.functional.conv2d_transpose`.
+    """Append a transposed convolution that creates its filters; see `nn.functional.conv2d_transpose`.
 
     Args:
         input: [batch, channels, height, width], or with the channels last.
@@ -175,7 +175,7 @@ def conv3d_transpose(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> Variable:
-    """A transposed convolution of volumes that creates its filters; see `conv2d_transpose`.
+    """Append a transposed convolution of volumes that creates its filters; see `conv2d_transpose`.
 
     Args:
         input: [batch, channels, depth, height, width], or with the channels last.
@@ -214,7 +214,7 @@ def _convolution(
     data_format: str,
     output_size: Size | None = None,
 ) -> Variable:
-    """A convolution or its transpose, with its parameters: `parts` are their attributes, an activation and a name."""
+    """Append a convolution or its transpose; `parts` are attributes of its parameters, an activation and a name."""
     if filter_size is None:
         raise OptionError(f"{what}: give filter_size")
     weight_attr, bias_attr, act, name = parts

@@ -1,4 +1,4 @@
-"""`static.nn.deform_conv2d`: a convolution whose taps are moved by offsets of the data."""
+"""`static.nn.deform_conv2d` builds a convolution whose taps are moved by offsets that the data give."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def deform_conv2d(
     bias_attr: Attr = None,
     name: str | None = None,
 ) -> Variable:
-    """A convolution that reads between the pixels of an image, each tap at a place of its own.
+    """Append a convolution that reads between the pixels of an image: an offset moves each tap.
 
     Args:
         x: [batch, channels, height, width]; all but the batch must be known.
@@ -94,7 +94,7 @@ def deform_conv2d(
 def _begins(
     window: Sequence[int], sizes: Sequence[int], steps: Sequence[int], pads: Sequence[int], gaps: Sequence[int]
 ) -> np.ndarray:
-    """Where each tap reads without an offset, (right, down): [taps, places, 2]."""
+    """Return where each tap reads without an offset, (right, down): [taps, places, 2]."""
     along = [
         np.arange(width)[:, None] * gap + np.arange(size)[None] * step - pad
         for width, size, step, pad, gap in zip(window, sizes, steps, pads, gaps, strict=True)

@@ -1,4 +1,4 @@
-"""`accuracy` and `auc`, computed inside the program."""
+"""`accuracy` and `auc` are computed inside the program."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Executor:
         return kind(self.place, options, max_sessions=max_sessions)
 
     def _steps_for(self, program: Program) -> StepExecutor:
-        """Return what runs a program: a training step, with the other processes that this one has joined."""
+        """Return what runs a program; it runs a training step with the other processes that this one has joined."""
         world = joined_world()
         return self._steps if world is None or not is_training_step(program) else self._shared(world)
 
@@ -250,7 +250,7 @@ class Executor:
         return results
 
     def _look(self, program: Program, arrays: Mapping[str, Any], scope: Scope) -> None:
-        """Look at the tensors of a run that is about to be, and count its operators, where that is asked for."""
+        """Check the tensors of the coming run, and count its operators, where that is asked for."""
         note_run(program)
 
         def compute(names: Sequence[str]) -> list[np.ndarray]:

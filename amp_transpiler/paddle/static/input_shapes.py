@@ -1,4 +1,4 @@
-"""The sizes that `from_onnx(input_shapes=)` gives to the inputs of a model."""
+"""Sets the sizes that `from_onnx(input_shapes=)` gives to the inputs of a model."""
 
 from __future__ import annotations
 

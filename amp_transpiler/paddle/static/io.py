@@ -1,4 +1,4 @@
-"""Checkpoints: `save` and `load` of a program's persistable values, and weights from elsewhere."""
+"""`save` writes checkpoints of a program's persistable values; `load` reads them, and weights from elsewhere."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def load(
 
 
 def _across_masters(program: Program, entries: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, str]:
-    """Return name in the program -> in the file, for what the file keeps as or of a master weight, and we do not.
+    """Return name in the program -> in the file, for master weights and their state that only the file has.
 
     A float32 parameter is the master, and the optimizer's state of one is that of the other.
     """
@@ -183,7 +183,7 @@ def _across_masters(program: Program, entries: Mapping[str, tuple[np.dtype, tupl
 
 
 def _read(stored: Stored, stored_as: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return values by their names in the program; a low parameter that was set after its master counts, not that."""
+    """Return values by their names in the program; a low parameter that is newer than its master is used instead."""
     renamed = {name: other for name, other in stored_as.items() if name != other}
     low = [name for name in renamed if name in stored.found]
     arrays = dict(stored.read(list(dict.fromkeys([*stored_as.values(), *low]))))
@@ -289,7 +289,7 @@ def program_state(
 
 
 def _set(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope) -> None:
-    """Set values, converted, and the master weights of parameters that are newer than them."""
+    """Set values, converted, and update the master weights of parameters that are newer than them."""
     converted = dict(_converted(program, *item) for item in arrays.items())
     for name, array in arrays.items():
         master, dtype = master_name(name), program.value(name).dtype

@@ -49,7 +49,7 @@ _PASSED = frozenset({"Cast", "Identity", "Transpose"})  # between a weight and t
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of data with a weight.
+    """Describes a product of data with a weight.
 
     Attributes:
         node: a MatMul, Gemm or Conv.
@@ -137,7 +137,7 @@ def add_lora(
 
 
 def save_lora(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
-    """Write the adapters alone to a safetensors file, in float32: their master weights where they have them.
+    """Write only the adapters to a safetensors file, in float32: their master weights where they have them.
 
     Args:
         program: a program that `add_lora` was called for.

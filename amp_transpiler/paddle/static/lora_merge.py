@@ -1,4 +1,4 @@
-"""`merge_lora`: low-rank pairs become part of the weights that they stand beside."""
+"""`merge_lora` adds low-rank pairs to the weights that they stand beside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PASSED = frozenset({"Cast", "Identity", "Transpose"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """A pair beside a weight.
+    """Describes a low-rank pair beside a weight.
 
     Attributes:
         weight: its name.
@@ -54,7 +54,7 @@ class Pair:
 
 
 def mark_pair(added: ir.Value, pair: Pair) -> None:
-    """Note at the sum of a product and its pair which pair it is."""
+    """Mark the sum of a product and its pair with the pair."""
     node = added.producer()
     assert node is not None  # it is the sum
     node.metadata_props[_KEY] = json.dumps(dataclasses.asdict(pair))
@@ -129,7 +129,7 @@ def _exact(program: Program, scope: Scope, name: str) -> np.ndarray:
 
 
 def _added(array: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """Return a weight with what is added, in its element type."""
+    """Return the sum of a weight and what is added, in the weight's element type."""
     return np.asarray((array.astype(np.float64) + delta).astype(np.float32)).astype(array.dtype)
 
 

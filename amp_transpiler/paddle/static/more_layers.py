@@ -1,4 +1,4 @@
-"""Further layers that create their parameters: bilinear products, spectral norms, convolutions of rows."""
+"""Builds further layers that create their parameters: bilinear products, spectral norms, convolutions of rows."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def bilinear_tensor_product(
     param_attr: Attr = None,
     bias_attr: Attr = None,
 ) -> Variable:
-    """`x @ weight[i] @ y + bias[i]` for each of `size` features.
+    """Return `x @ weight[i] @ y + bias[i]` for each of `size` features.
 
     Args:
         x: [batch, features].

@@ -1,4 +1,4 @@
-"""`static.nn.nce`: noise contrastive estimation, a loss for very many classes."""
+"""`static.nn.nce` builds noise contrastive estimation, a loss for very many classes."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def nce(
     seed: int = 0,
     is_sparse: bool = False,
 ) -> Variable:
-    """Noise contrastive estimation: tells the labels of each sample from classes that are drawn in each run.
+    """Return a loss that tells the labels of each sample from classes that are drawn in each run.
 
     With `s` the sigmoid of a class's score and `q` how often it is expected among the drawn ones, a label costs
     `-log(s / (s + q))` and a drawn class `-log(q / (s + q))`.
@@ -96,7 +96,7 @@ def nce(
 
 
 def _shares(sampler: str, count: int, custom_dist: Sequence[float] | None) -> np.ndarray:
-    """The probability of each class to be drawn."""
+    """Return the probability of each class to be drawn."""
     if sampler == "uniform":
         return np.full(count, 1 / count)
     if sampler == "log_uniform":  # as in Paddle, the last class is never drawn

@@ -185,7 +185,7 @@ def _settle_opset(model: ir.Model, what: str) -> None:
 
 
 class _Choice:
-    """The parameters chosen by the table of slots and by the patterns."""
+    """Records the parameters that the table of slots and the patterns choose."""
 
     def __init__(self, program: Program, trainable: list[Pattern], frozen: list[Pattern], constant_nodes: bool) -> None:
         self._constant_nodes = constant_nodes

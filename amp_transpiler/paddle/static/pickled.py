@@ -1,4 +1,4 @@
-"""Named arrays in the pickles that Paddle writes (`.pdparams`, `.pdopt`), read without running anything that they name.
+"""Reads named arrays from the pickles that Paddle writes (`.pdparams`, `.pdopt`) without running what they name.
 
 A pickle is a program, which may call whatever it names. Here it gets stand-ins for the few functions of numpy that
 arrays are pickled with, and no other name at all; the stand-ins only collect element type, shape and bytes.
@@ -107,7 +107,7 @@ def write_pickled(path: pathlib.Path, arrays: Mapping[str, np.ndarray], protocol
 
 
 class _Refused(Exception):
-    """A pickle names something that is not among the stand-ins."""
+    """Says that a pickle names something that is not among the stand-ins."""
 
 
 class _Dtype:

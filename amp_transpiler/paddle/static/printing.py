@@ -1,4 +1,4 @@
-"""`Print`: values that are printed after each run."""
+"""`Print` has values printed after each run."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations

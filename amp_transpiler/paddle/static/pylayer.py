@@ -1,4 +1,4 @@
-"""Layers with a gradient of their own: a function for the forward pass, and one for the backward pass."""
+"""`static_pylayer` builds a layer from a function for the forward pass and one for the backward pass."""
 
 from __future__ import annotations
 

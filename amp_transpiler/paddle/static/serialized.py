@@ -1,4 +1,4 @@
-"""Programs and their values as bytes: `serialize_program` and its relatives."""
+"""`serialize_program` and its relatives turn programs and their values into bytes and back."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def serialize_program(
 
 
 def deserialize_program(data: bytes) -> Program:
-    """Return the program that `serialize_program` has made bytes of.
+    """Return the program whose bytes `serialize_program` returned.
 
     Raises:
         InputError: they are others.
@@ -115,7 +115,7 @@ def serialize_persistables(
     scope: Scope | None = None,
     **options: Any,
 ) -> bytes:
-    """Return the values that the part of a program reads that predicts `fetch_vars`, as bytes of a safetensors file.
+    """Return the values that are read to predict `fetch_vars`, as bytes of a safetensors file.
 
     Args:
         feed_vars: its inputs.
@@ -139,7 +139,7 @@ def serialize_persistables(
 def deserialize_persistables(
     program: Program, data: bytes, executor: object = None, scope: Scope | None = None
 ) -> None:
-    """Set the values of a program that `serialize_persistables` has made bytes of.
+    """Set the values of a program from the bytes that `serialize_persistables` returned.
 
     Args:
         program: the program, such as `deserialize_program` returns.

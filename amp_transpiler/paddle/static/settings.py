@@ -1,4 +1,4 @@
-"""Names of `paddle.static` that say how Paddle compiles and places a program: accepted, and mostly without effect."""
+"""Accepts names of `paddle.static` that tell Paddle how to compile and place a program; few have an effect."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def create_global_var(
 
 @dataclasses.dataclass(slots=True)
 class InputSpec:
-    """Shape, element type and name of an input.
+    """Describes shape, element type and name of an input.
 
     Attributes:
         shape: its dimensions; None or -1 for an open one.
@@ -149,7 +149,7 @@ class ExecutionStrategy(_Strategy):
 
 
 class CompiledProgram:
-    """A program for `Executor.run`, which compiles every program.
+    """Wraps a program for `Executor.run`, which compiles every program.
 
     Args:
         program_or_graph: the program.
@@ -191,7 +191,7 @@ def cuda_places(device_ids: Sequence[int] | int | None = None) -> list[CUDAPlace
 
 
 def xpu_places(device_ids: Sequence[int] | None = None) -> list[Any]:
-    """Refused: there is no such device here.
+    """Refuse: there is no such device here.
 
     Raises:
         EnvironmentProblem: always.

@@ -1,4 +1,4 @@
-"""Files of named arrays, whoever wrote them: found by path, told apart by what is in them, and read on demand."""
+"""Opens files of named arrays by path, tells their formats apart by content, and reads them on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Stored", "open_stored"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
-    """A file of named arrays.
+    """Describes a file of named arrays.
 
     Attributes:
         file: the file.
@@ -36,7 +36,7 @@ class Stored:
 
 
 def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> Stored:
-    """Return what a file holds; what a killed save left beside it is removed.
+    """Return what a file holds, and remove what a killed save left beside it.
 
     Args:
         path: the file, or its name without `.safetensors` or `.pdparams`. Beside `.pdparams`, `.pdopt` is read too.

@@ -1,4 +1,4 @@
-"""Looking at the tensors of a run: at every operator's by Paddle's tensor checker, or at those that are named.
+"""Checks the tensors of a run: those of every operator with Paddle's tensor checker, or those that are named.
 
 Before such a run, the program runs once more on a copy of the scope, with all that is looked at as outputs. So a run
 that is stopped changes nothing, and one that goes on computes what it would have.
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class DebugMode(enum.Enum):
-    """What a tensor checker does, with Paddle's names.
+    """Says what a tensor checker does, with Paddle's names.
 
     `CHECK_NAN_INF_AND_ABORT` stops a run at infinity and NaN, `CHECK_NAN_INF` prints the tensors that have them and
     goes on, `CHECK_ALL_FOR_OVERFLOW` prints those of float32 that float16 cannot hold, `CHECK_ALL` prints every one.
@@ -60,7 +60,7 @@ _IS_SHOWN: Mapping[DebugMode, Callable[[TensorStats], bool]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorCheckerConfig:
-    """Paddle's settings of the tensor checker.
+    """Holds Paddle's settings of the tensor checker.
 
     Attributes:
         enable: whether it checks at all.
@@ -101,12 +101,12 @@ class TensorCheckerConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the flag `FLAGS_check_nan_inf` alone does what is asked."""
+        """Whether the flag `FLAGS_check_nan_inf` is enough for what is asked."""
         is_abort = self.debug_mode is DebugMode.CHECK_NAN_INF_AND_ABORT
         return is_abort and not any((self.output_dir, self.checked_op_list, self.skipped_op_list, self.debug_step))
 
     def looks_at(self, op: str) -> bool:
-        """Whether it looks at the outputs of an operator, given by Paddle's name."""
+        """Whether it checks the outputs of an operator, given by Paddle's name."""
         is_asked = not self.checked_op_list or any(_is_same(op, name) for name in self.checked_op_list)
         return is_asked and not any(_is_same(op, name) for name in self.skipped_op_list or ())
 
@@ -117,7 +117,7 @@ def _is_span(span: Sequence[int]) -> bool:
 
 
 def _is_same(op: str, asked: str) -> bool:
-    """Whether an operator is meant by one of Paddle's names: `matmul` means `matmul_v2`, too."""
+    """Whether one of Paddle's names stands for an operator: `matmul` means `matmul_v2`, too."""
     op, asked = op.replace("@grad", "_grad"), asked.replace("@grad", "_grad")
     if op == asked:
         return True
@@ -130,7 +130,7 @@ def _is_same(op: str, asked: str) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class _Checker:
-    """The tensor checker that is enabled, and how many steps it has seen."""
+    """Holds the tensor checker that is enabled, and counts the steps that it has seen."""
 
     config: TensorCheckerConfig
     steps: int = 0
@@ -148,7 +148,7 @@ _enabled: list[_Checker] = []  # it, while it is enabled
 
 
 def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
-    """Look at the tensors of the programs that run from here on.
+    """Check the tensors of the programs that run from here on.
 
     By default it stops runs at infinity and NaN, as `paddle.set_flags({"FLAGS_check_nan_inf": True})` does. With any
     other setting it looks at the outputs of every operator of the main graph, which takes a second run of each step.
@@ -161,7 +161,7 @@ def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
 
 
 def disable_tensor_checker() -> None:
-    """Let runs go on, whatever they compute."""
+    """Stop checking tensors: runs go on, whatever they compute."""
     set_flags({"FLAGS_check_nan_inf": False})
     _enabled.clear()
 
@@ -171,7 +171,7 @@ def disable_tensor_checker() -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Watched:
-    """A tensor that is looked at in each run of its program.
+    """Describes a tensor that is checked in each run of its program.
 
     Attributes:
         name: that of the value.
@@ -190,7 +190,7 @@ _watched: weakref.WeakKeyDictionary[Program, list[Watched]] = weakref.WeakKeyDic
 
 
 def watch(program: Program, tensors: Iterable[Watched]) -> None:
-    """Look at these tensors in each run of a program; a clone of the program is not watched."""
+    """Check these tensors in each run of a program; a clone of the program is not watched."""
     _watched.setdefault(program, []).extend(tensors)
 
 
@@ -201,7 +201,7 @@ Compute = Callable[[Sequence[str]], list[np.ndarray]]
 
 
 def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device: str, together: bool = False) -> None:
-    """Look at the tensors of a run that is about to be.
+    """Check the tensors of the coming run.
 
     Args:
         program: the program.
@@ -251,7 +251,7 @@ def _named(stats: TensorStats) -> str:
 
 
 def _show(tensors: Sequence[Watched], stats: Sequence[TensorStats], device: str) -> None:
-    """Print what is to be seen, or write it to the checker's log."""
+    """Print the lines that are shown, or write them to the checker's log."""
     lines = [
         f"{tensor_stats}\n"
         for tensor, tensor_stats in zip(tensors, stats, strict=True)
@@ -271,12 +271,12 @@ def _show(tensors: Sequence[Watched], stats: Sequence[TensorStats], device: str)
 
 
 def _present(program: Program, asked: Iterable[Watched]) -> Iterator[Watched]:
-    """Yield those that the program still has: a pass may have taken one out."""
+    """Yield those tensors that the program still has: a pass may have removed one."""
     return (tensor for tensor in asked if program.find(tensor.name) is not None)
 
 
 def _of_operators(program: Program, checker: _Checker) -> list[Watched]:
-    """Return the float outputs of the operators that a checker looks at, in the main graph."""
+    """Return the float outputs of the operators that a checker checks, in the main graph."""
     config, ops = checker.config, program.blocks[0].ops
     unknown = [name for name in config.checked_op_list or () if not any(_is_same(op.type, name) for op in ops)]
     if unknown and not checker.told:

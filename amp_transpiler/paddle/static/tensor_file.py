@@ -1,4 +1,4 @@
-"""Named arrays in one safetensors file, bfloat16 included. The file is written whole or not at all."""
+"""Reads and writes named arrays in one safetensors file, bfloat16 included; it is written whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tensor holds, in numbers: counted, written as a line of Paddle's debugging logs, read back, and compared."""
+"""Computes statistics of tensors, writes them as lines of Paddle's debugging logs, and compares such logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINE = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorStats:
-    """The numbers of one tensor in one run.
+    """Holds the statistics of one tensor in one run.
 
     Attributes:
         op: Paddle's name of the operator that made it.
@@ -73,7 +73,7 @@ class TensorStats:
 
 
 def stats_of(array: np.ndarray, op: str, tensor: str, device: str = "cpu") -> TensorStats:
-    """Return the numbers of a float array."""
+    """Return the statistics of a float array."""
     name, wide = array.dtype.name, array.astype(np.float64)
     finite = wide[np.isfinite(wide)]
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""Which constants of an inference model are weights: those that reach a slot where operators take parameters.
+"""Tells which constants of an inference model are weights: they reach a slot where operators take parameters.
 
 A table of operators lists these slots. A weight may reach its slot through operators that move or retype it, and
 through arithmetic with other weights, as weight normalisation does.
@@ -65,7 +65,7 @@ def _is_wave(array: np.ndarray) -> bool:
 
 
 def _is_made_up(slot: Read) -> bool:
-    """Whether an exporter put the numbers there itself: all the same, under a name of its own making."""
+    """Whether an exporter put the numbers there itself: they are all the same, and their name is generated."""
     made_up = _MADE_UP.fullmatch(str(slot.tensor.name or slot.value.name)) is not None
     return made_up and read(slot.tensor, _is_uniform)
 
@@ -81,7 +81,7 @@ def _vector_or_table(slot: Read) -> int:
 
 
 def _tensor(slot: Read) -> bool:
-    """Anything but a scalar. A vector of one element counts: it is the bias of one channel."""
+    """Whether it is anything but a scalar. A vector of one element counts: it is the bias of one channel."""
     return len(slot.tensor.shape) > 0
 
 
@@ -90,7 +90,7 @@ def _several(slot: Read) -> bool:
 
 
 def _kernel(slot: Read) -> bool:
-    """Weights of a layer that filters or mixes, unless a formula made them."""
+    """Whether it holds the weights of a layer that filters or mixes, and no formula made them."""
     return _tensor(slot) and not slot.flow.is_signal_filter(slot.value, slot.tensor)
 
 
@@ -99,7 +99,7 @@ def _matrix(slot: Read) -> bool:
 
 
 def _channel_bias(slot: Read) -> bool:
-    """A convolution's bias, unless zeros fill the slot: of a filter that is no weight, or with a bias added behind."""
+    """Whether it is a convolution's bias, and not zeros beside a filter that is no weight or a bias added behind."""
     if not _tensor(slot):
         return False
     filters, result = slot.node.inputs[1], slot.node.outputs[0]
@@ -112,7 +112,7 @@ def _channel_bias(slot: Read) -> bool:
 
 
 def _norm(slot: Read) -> bool:
-    """A scale or bias of a normalisation, unless the exporter only filled the slot."""
+    """Whether it is a scale or bias of a normalisation, and the exporter did not only fill the slot."""
     return _tensor(slot) and not _is_made_up(slot) and not _is_of_groups(slot)
 
 
@@ -141,7 +141,7 @@ def _embedding(slot: Read) -> bool:
 
 
 def _bias(slot: Read) -> bool:
-    """A vector along one axis, or a table such as learnt positions; not a mask, nor a grid of coordinates."""
+    """Whether it is a vector along one axis or a table such as learnt positions, no mask or grid of coordinates."""
     if _is_of_one_unit(slot):
         return True
     axes = _vector_or_table(slot)
@@ -166,7 +166,7 @@ def _is_of_one_unit(slot: Read) -> bool:
 
 
 def _factor(slot: Read) -> bool:
-    """A scale that is written out: of a normalisation, or of what another layer has computed."""
+    """Whether it is a scale that is written out: of a normalisation, or of what another layer has computed."""
     axes = _vector_or_table(slot)
     if not axes or not slot.is_moved or (axes == 1 and read(slot.tensor, is_window)):
         return False
@@ -184,7 +184,7 @@ def _difference(slot: Read) -> bool:
 
 
 def _token(slot: Read) -> bool:
-    """Learnt rows that are joined to the data."""
+    """Whether it holds learnt rows that are joined to the data."""
     joins_data = any(slot.flow.is_deep(value) for value in slot.node.inputs)
     return joins_data and slot.tensor.size > 1 and slot.is_moved and read(slot.tensor, _has_fractions)
 

@@ -1,4 +1,4 @@
-"""`Executor.train`: epochs over a loader with a record, checkpoints that a later call resumes from, and early stop."""
+"""`Executor.train` trains for epochs over a loader, with a record, checkpoints to resume from, and early stop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
 class Runs(Protocol):
-    """What runs a program: an `Executor`."""
+    """Runs a program, as an `Executor` does."""
 
     def run(self, program: Program, feed: Any, fetch_list: Any, *, scope: Scope) -> list[Any]:
         """Run a program once."""
@@ -53,7 +53,7 @@ class Runs(Protocol):
 
 
 class Ranks:
-    """The processes that train together: here, one alone. Rank 0 writes the files, and what it reads holds for all.
+    """Represents the processes that train together: here, only one. Rank 0 writes the files, and all use what it reads.
 
     Attributes:
         rank: the number of this process.
@@ -62,7 +62,7 @@ class Ranks:
     rank = 0
 
     def from_first(self, text: str) -> str:
-        """Return what rank 0 says."""
+        """Return the text that rank 0 passes, on every rank."""
         return text
 
     def mean(self, number: float) -> float:
@@ -80,7 +80,7 @@ class Ranks:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """The arguments of `Executor.train` besides program, loader and epochs.
+    """Holds the arguments of `Executor.train` besides program, loader and epochs.
 
     Attributes:
         loss: the variable to record; the program's first output unless given.
@@ -136,7 +136,7 @@ class TrainOptions:
 
 @dataclasses.dataclass(slots=True)
 class _Place:
-    """Where a training is: what a checkpoint keeps beside the scope's values."""
+    """Says how far a training run has come: what a checkpoint keeps beside the scope's values."""
 
     step: int = 0
     epoch: int = 0
@@ -160,7 +160,7 @@ def train(executor: Runs, program: Program, loader: Any, epochs: int, options: T
 
 
 class _Run:
-    """One call of `train`.
+    """Carries out one call of `train`.
 
     Args:
         executor: runs the program.
@@ -397,7 +397,7 @@ def _earlier_lines(path: pathlib.Path | None, steps: int) -> list[dict[str, Any]
 
 
 def _progress(step: TrainingStep, place: _Place, epochs: int, batches: int | None) -> str:
-    """Return one line that says where a training is, with a bar where the epoch's length is known."""
+    """Return one line that says how far a training run has come, with a bar where the epoch's length is known."""
     where = f"epoch {place.epoch + 1}/{epochs}"
     if batches:
         done = min(_BAR, _BAR * place.batch // batches)

@@ -1,4 +1,4 @@
-"""Which weights of an imported model are not trained, and why: said once, in warnings that name them."""
+"""Warns once of the weights of an imported model that are not trained, and says why."""
 
 from __future__ import annotations
 

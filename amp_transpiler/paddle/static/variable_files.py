@@ -1,4 +1,4 @@
-"""`save_vars`, `load_vars` and their kin: some of a program's persistable values, in a folder or in one file."""
+"""`save_vars`, `load_vars` and their relatives keep persistable values in a folder or in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How constants of a model reach the data: what is computed from them alone, and where they meet what is learnt."""
+"""Follows constants of a model to the data: what is computed only from them, and where they meet learnt values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAYERS = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Read:
-    """A node that reads a constant beside data, or what is computed from constants alone.
+    """Describes where a node reads, beside data, a constant or what is computed only from constants.
 
     Attributes:
         node: the node.
@@ -56,7 +56,7 @@ class Read:
 
 
 class WeightFlow:
-    """Which values of a model are fixed, and which come from a layer with weights."""
+    """Tells which values of a model are fixed, and which come from a layer with weights."""
 
     def __init__(self, model: ir.Model) -> None:
         self._fixed: set[ir.Value] = set()
@@ -100,11 +100,11 @@ class WeightFlow:
         return self._filters[value]
 
     def is_fixed(self, value: ir.Value | None) -> bool:
-        """Whether a value is computed from constants alone."""
+        """Whether a value is computed only from constants."""
         return value in self._fixed
 
     def is_deep(self, value: ir.Value | None) -> bool:
-        """Whether a value depends on data and comes from a layer with weights, not from inputs alone."""
+        """Whether a value depends on data and comes from a layer with weights, not only from inputs."""
         return value in self._deep
 
     @property

@@ -134,7 +134,7 @@ UserDefinedRoleMaker = PaddleCloudRoleMaker
 def init(
     role_maker: object = None, is_collective: bool = True, strategy: DistributedStrategy | None = None, **_: Any
 ) -> None:
-    """Join the other processes, if torchrun has started this one; alone there is nothing to join.
+    """Join the other processes, if torchrun has started this one; a single process joins nothing.
 
     Args:
         role_maker: Paddle's, no effect.
@@ -252,7 +252,7 @@ def is_server() -> bool:
 
 
 def barrier_worker() -> None:
-    """Wait until every process has come here; alone, go on."""
+    """Wait until every process has come here; a single process goes on."""
     if worker_num() > 1:
         environment.barrier()
 
@@ -273,7 +273,7 @@ def save_inference_model(
     main_program: Program | None = None,
     **_: Any,
 ) -> None:
-    """Write what predicts `target_vars` to `DIRNAME/model.onnx`; process 0 alone does. See `static`'s function."""
+    """Write what predicts `target_vars` to `DIRNAME/model.onnx`; only process 0 does. See `static`'s function."""
     if not is_first_worker():
         return
     program = default_main_program() if main_program is None else main_program
@@ -284,6 +284,6 @@ def save_inference_model(
 def save_persistables(
     executor: object, dirname: str | os.PathLike[str], main_program: Program | None = None, **_: Any
 ) -> None:
-    """Write all persistable values, a file each; process 0 alone does."""
+    """Write all persistable values, a file each; only process 0 does."""
     if is_first_worker():
         save_files(executor, dirname, main_program)

@@ -1,4 +1,4 @@
-"""The two operators of loss scaling as functions: `paddle.static.amp.amp_nn`."""
+"""`paddle.static.amp.amp_nn`: has functions that append the two operators of loss scaling."""
 
 from __future__ import annotations
 

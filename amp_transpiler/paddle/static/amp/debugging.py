@@ -1,4 +1,4 @@
-"""The precision of a program, counted by operator; settings of the tensor checker under their shorter path."""
+"""Counts a program's operators by precision; has the settings of the tensor checker under their shorter path."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _keywords(overload: type[_Fp16Only | _Common]) -> set[str]:
 
 
 def _misfit(keywords: Collection[str]) -> str:
-    """Say why no overload takes these keywords."""
+    """Return the message that says why no overload takes these keywords."""
     first, second = _keywords(_Fp16Only), _keywords(_Common)
     if unknown := [name for name in keywords if name not in first | second]:
         near = difflib.get_close_matches(unknown[0], sorted(first | second), n=1)
@@ -113,7 +113,7 @@ def _misfit(keywords: Collection[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OwnKeywords:
-    """The keywords that Paddle does not have."""
+    """Holds the keywords that Paddle's `decorate` does not have."""
 
     policy: str = "paddle"
     scaler: str = "paddle"
@@ -122,7 +122,7 @@ class _OwnKeywords:
 
 
 class _Overload(_OwnKeywords):
-    """The behaviour that both overloads share. Their fields are Paddle's arguments in Paddle's order."""
+    """Implements the behaviour that both overloads share. Their fields are Paddle's arguments in Paddle's order."""
 
     optimizer: Optimizer
     amp_lists: AutoMixedPrecisionLists | None
@@ -145,7 +145,7 @@ class _Overload(_OwnKeywords):
         )
 
     def _guard(self, level: Level, use_guard: bool | None) -> bool | None:
-        """Return `AmpOptions.use_guard`: Paddle's rules have a guard at O2 alone, and then only if it is wanted."""
+        """Return `AmpOptions.use_guard`: Paddle's rules have a guard only at O2, and only if the caller asks for it."""
         if self.policy != "paddle":
             return use_guard
         if use_guard and not level.is_pure:

@@ -1,4 +1,4 @@
-"""The state of a loss scaler in a scope; reading it as a dictionary, and writing it from one."""
+"""Reads the state of a loss scaler from a scope as a dictionary, and writes it to one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAD_STEPS = "decr_every_n_nan_or_inf"
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ScalerState:
-    """The persistable variables of a loss scaler.
+    """Holds the persistable variables of a loss scaler.
 
     Attributes:
         scale: the scale of the next step, float32 of shape [1].

@@ -1,4 +1,4 @@
-"""How each system scales the loss: a row for each, and the caller's own numbers in place of its defaults."""
+"""Says how each system scales the loss: a table has its defaults, and the caller's numbers replace them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scaler:
-    """A system's loss scaling.
+    """Describes how a system scales the loss.
 
     Attributes:
         init_loss_scaling: the first scale.
