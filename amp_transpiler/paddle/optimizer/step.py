@@ -37,7 +37,9 @@ class UpdateStep:
     def __init__(self, program: Program, startup: Program, skip: ir.Value | None) -> None:
         self.program = program
         self.startup = startup
-        self._skip = None if skip is None else self.builder.reshape(skip, []) if skip.shape != ir.Shape([]) else skip
+        self._skip = skip
+        if skip is not None and skip.shape != ir.Shape([]):
+            self._skip = self.builder.reshape(skip, [])
         self._shared: dict[Hashable, Expr] = {}
 
     @property

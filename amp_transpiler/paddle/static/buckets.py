@@ -96,7 +96,8 @@ class Buckets:
             raise OptionError(f"bucket must be a dictionary of feeds and Bucket(axis, value), got {given!r:.80}")
         self._buckets: dict[Any, tuple[Bucket, ...]] = {}
         for name, entry in given.items():
-            parts = (entry,) if isinstance(entry, Bucket) else tuple(entry) if isinstance(entry, (list, tuple)) else ()
+            several = tuple(entry) if isinstance(entry, (list, tuple)) else ()
+            parts = (entry,) if isinstance(entry, Bucket) else several
             if not parts or not all(isinstance(part, Bucket) for part in parts):
                 raise OptionError(f"bucket['{name}'] must be a Bucket(axis, value) or several, got {entry!r:.80}")
             self._buckets[name] = parts

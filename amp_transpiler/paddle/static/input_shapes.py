@@ -46,7 +46,10 @@ def _settle(value: ir.Value, sizes: Sequence[object], named: dict[str, int], wha
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InputError(f"{declared}: size {index} must be a number from 1, or -1 to stay free; it is {size!r}")
         name = _name(before)
-        fixed_size = before if isinstance(before, int) else named.get(name) if name else None
+        if isinstance(before, int):
+            fixed_size: int | None = before
+        else:
+            fixed_size = named.get(name) if name else None
         if fixed_size is not None and fixed_size != size:
             reason = f"'{name}' is {fixed_size} already" if name else f"size {index} is fixed to {fixed_size}"
             raise InputError(f"{declared}: {reason}; give {fixed_size}, or export the model with that size free")

@@ -356,7 +356,9 @@ def _train_dropouts(program: Program, startup: Program) -> None:
 def _tell(program: Program, choice: _Choice) -> None:
     of_kind: dict[str, list[str]] = {"trained": [], "frozen": [], "statistic": []}
     for name, persistable in program.persistables.items():
-        kind = persistable.kind if persistable.kind != "parameter" else "trained" if persistable.trainable else "frozen"
+        kind: str = persistable.kind
+        if kind == "parameter":
+            kind = "trained" if persistable.trainable else "frozen"
         of_kind.setdefault(kind, []).append(name)
     logger.info("%r: parameters that are trained: %s", program, _listed(of_kind["trained"], choice.slots))
     logger.info("%r: parameters that are frozen: %s", program, _listed(of_kind["frozen"], choice.slots))

@@ -138,7 +138,9 @@ class WeightFlow:
             return moved
         if not node.outputs or not self.is_fixed(node.outputs[0]):
             return None
-        return moved if node.op_type in _PARTS else False if node.op_type in _ARITHMETIC else None
+        if node.op_type in _PARTS:
+            return moved
+        return False if node.op_type in _ARITHMETIC else None
 
 
 def _weights(node: ir.Node) -> list[ir.Value]:
