@@ -36,7 +36,7 @@ _VARIABLE = ": paddle.assign makes a variable of an array"
 
 
 def check_arguments(module: dict[str, Any], names: Iterable[str], *, but: Sequence[str] = ()) -> None:
-    """Let the functions of a module, and the constructors of its classes, check what they are given.
+    """Let the functions of a module, and the constructors of its classes, check their arguments.
 
     Args:
         module: the module's globals, edited in place.
@@ -44,13 +44,13 @@ def check_arguments(module: dict[str, Any], names: Iterable[str], *, but: Sequen
         but: parameters that the functions check themselves.
     """
     for name in names:
-        found = module[name]
-        if getattr(found, "__module__", None) != module["__name__"]:
+        member = module[name]
+        if getattr(member, "__module__", None) != module["__name__"]:
             continue
-        if inspect.isfunction(found):
-            module[name] = checked(found, but=but)
-        elif inspect.isclass(found) and "__init__" in vars(found):
-            setattr(found, "__init__", checked(found.__init__, found.__name__, but))  # noqa: B010  # the same, but checked
+        if inspect.isfunction(member):
+            module[name] = checked(member, but=but)
+        elif inspect.isclass(member) and "__init__" in vars(member):
+            setattr(member, "__init__", checked(member.__init__, member.__name__, but))  # noqa: B010  # the same, but checked
 
 
 def checked(function: _F, label: str = "", but: Sequence[str] = ()) -> _F:
@@ -69,13 +69,13 @@ def checked(function: _F, label: str = "", but: Sequence[str] = ()) -> _F:
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             names = [name for name in signature.parameters if name not in ("self", "args", "kwargs")]
             unknown = next((name for name in kwargs if name not in signature.parameters), "")
             near = did_you_mean(unknown, names) or f"; it takes {', '.join(names) or 'nothing'}"
             raise WrongTypeError(f"{label}{_where()}: {error}{near}") from None
-        for name, value in given.items():
+        for name, value in arguments.items():
             hint = hints().get(name)
             if hint is not None and not _fits(hint, value):
                 raise WrongTypeError(_complaint(label, name, hint, value))
@@ -83,12 +83,18 @@ def checked(function: _F, label: str = "", but: Sequence[str] = ()) -> _F:
 
     @functools.cache
     def hints() -> dict[str, Any]:
-        """The declared types that say something; resolved at the first call, when all modules are there."""
+        """Return the declared types that can be checked; resolved at the first call, when all modules are there."""
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        single = [name for name, one in signature.parameters.items() if one.kind not in variadic and name not in but]
-        found = {name: _resolved(function, name) for name in single}
+        single = [
+            name
+            for name, parameter in signature.parameters.items()
+            if parameter.kind not in variadic and name not in but
+        ]
+        declared = {name: _resolved(function, name) for name in single}
         defaults = {name: signature.parameters[name].default for name in single}
-        return {name: hint for name, hint in found.items() if _says(hint) and _fits(hint, defaults[name], missing=True)}
+        return {
+            name: hint for name, hint in declared.items() if _says(hint) and _fits(hint, defaults[name], missing=True)
+        }
 
     return typing.cast("_F", called)
 
@@ -97,18 +103,18 @@ def _resolved(function: Callable[..., Any], name: str) -> Any:
     """Return the type that a parameter is declared as; Any where it is known to type checkers only."""
     declared = inspect.unwrap(function).__annotations__.get(name, Any)
     stand_in = types.SimpleNamespace(__annotations__={name: declared})
-    known = {**_IN_ALIASES, **getattr(inspect.unwrap(function), "__globals__", {})}
+    namespace = {**_IN_ALIASES, **getattr(inspect.unwrap(function), "__globals__", {})}
     for word in re.findall(r"\w+", declared if isinstance(declared, str) else ""):
-        if isinstance(known.get(word), str):  # an alias
-            known[word] = typing.ForwardRef(known[word])
+        if isinstance(namespace.get(word), str):  # an alias
+            namespace[word] = typing.ForwardRef(namespace[word])
     try:
-        return typing.get_type_hints(stand_in, known)[name]
+        return typing.get_type_hints(stand_in, namespace)[name]
     except NameError:
         return Any
 
 
 def _says(hint: Any) -> bool:
-    """Whether a declared type rules anything out that can be told."""
+    """Whether a declared type rules out any value, as far as that can be checked."""
     if members := _members(hint):
         return all(map(_says, members))
     return hint in _WORDS or _is_list(hint) or _is_own_class(hint)
@@ -127,7 +133,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _fits(hint: Any, value: Any, *, missing: bool = False) -> bool:
-    """Whether a value is of a declared type. With `missing`, so is no value at all."""
+    """Whether a value is of a declared type. With `missing`, a parameter without a default is, too."""
     if missing and value is inspect.Parameter.empty:
         return True
     if members := _members(hint):

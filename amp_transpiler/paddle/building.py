@@ -1,4 +1,4 @@
-"""Helpers of functions on variables: from variables to the builder of their program and back, checks of arguments."""
+"""Helps functions on variables: gets the builder of their program, wraps its values, and checks arguments."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def program_of(*variables: Variable | None) -> Program:
     Raises:
         InputError: one of them is not a variable, or they belong to two programs.
     """
-    found: Program | None = None
+    program: Program | None = None
     for variable in variables:
         if variable is None:
             continue
         if not isinstance(variable, Variable):
             raise InputError(f"expected a variable of a program, got {type(variable).__name__} {variable!r:.80}")
-        if found is not None and variable.program is not found:
+        if program is not None and variable.program is not program:
             raise InputError(
                 f"'{variable.name}' is of another program than the other operands: build in one program_guard"
             )
-        found = variable.program
-    if found is None:
+        program = variable.program
+    if program is None:
         raise InputError("expected at least one variable")
-    return found
+    return program
 
 
 def builder_of(*variables: Variable | None) -> GraphBuilder:
@@ -113,10 +113,10 @@ def in_one_type(*variables: Variable) -> list[ir.Value]:
     """Return the values of variables, cast to the type in which all of them meet."""
     b = builder_of(*variables)
     values = [variable.value for variable in variables]
-    wanted = values[0].dtype
+    dtype = values[0].dtype
     for value in values[1:]:
-        wanted = common_dtype(wanted, value.dtype)
-    return [b.cast(value, wanted) for value in values]
+        dtype = common_dtype(dtype, value.dtype)
+    return [b.cast(value, dtype) for value in values]
 
 
 def for_parameters(x: Variable, *parameters: Variable) -> list[Variable]:
@@ -138,7 +138,7 @@ def as_dtype(x: Variable, dtype: Any) -> Variable:
 
 
 def overwrite(x: Variable, after: Variable) -> Variable:
-    """Let `after`, cast to the type of `x`, be what `x` is from here on, and return `x`.
+    """Let `x` stand for `after`, cast to the type of `x`, from here on, and return `x`.
 
     ONNX values never change: a persistable `x` is replaced after each run, any other handle names the new value.
     """
@@ -163,18 +163,18 @@ def shape_operand(like: Variable, sizes: Variable | Sequence[Size]) -> ir.Value 
     if isinstance(sizes, Variable):
         return builder_of(like, sizes).cast(sizes.value, ir.DataType.INT64)
     if all(not isinstance(size, Variable) for size in sizes):
-        return [_whole(size, sizes) for size in sizes]
+        return [_whole_number(size, sizes) for size in sizes]
     b = builder_of(like)
     parts = []
     for size in sizes:
         if isinstance(size, Variable):
             parts.append(b.reshape(b.cast(size.value, ir.DataType.INT64), [1]))
         else:
-            parts.append(b.constant(np.array([_whole(size, sizes)], np.int64)))
+            parts.append(b.constant(np.array([_whole_number(size, sizes)], np.int64)))
     return b.concat(parts, 0)
 
 
-def _whole(size: Any, sizes: Sequence[Any]) -> int:
+def _whole_number(size: Any, sizes: Sequence[Any]) -> int:
     try:
         return int(size)
     except (TypeError, ValueError) as error:
@@ -226,16 +226,16 @@ def size_at(x: Variable, axis: int, what: str) -> int:
 
 
 def with_sizes(value: ir.Value, sizes: Sequence[object]) -> ir.Value:
-    """Return a value with those of the sizes that are numbers where inference has left them open.
+    """Fill in those sizes that are numbers where inference has left a value's open, and return the value.
 
     Args:
         value: what was just made; its rank is that of `sizes`.
         sizes: the size of each axis as far as the function knows it: a positive number, or anything else.
     """
-    found = [None] * len(sizes) if value.shape is None else list(value.shape)
-    known = [size if isinstance(size, int) and size > 0 else None for size in sizes]
+    inferred = [None] * len(sizes) if value.shape is None else list(value.shape)
+    declared = [size if isinstance(size, int) and size > 0 else None for size in sizes]
     value.shape = ir.Shape(
-        [k if not isinstance(f, int) and k is not None else f for f, k in zip(found, known, strict=True)]
+        [k if not isinstance(f, int) and k is not None else f for f, k in zip(inferred, declared, strict=True)]
     )
     return value
 
@@ -258,12 +258,12 @@ def numbers(value: int | Sequence[int], count: int, what: str) -> list[int]:
     Raises:
         OptionError: it is another count.
     """
-    found = [value] * count if isinstance(value, int) else [int(number) for number in value]
-    if len(found) == 1:
-        found = found * count
-    if len(found) != count:
+    values = [value] * count if isinstance(value, int) else [int(number) for number in value]
+    if len(values) == 1:
+        values = values * count
+    if len(values) != count:
         raise OptionError(f"{what}: expected a number or {count} of them, got {value!r}")
-    return found
+    return values
 
 
 def choice(what: str, value: str, options: Sequence[str]) -> str:
@@ -294,11 +294,11 @@ def accept_name(module: dict[str, Any], names: Iterable[str]) -> None:
 
 def _with_name(function: Any) -> Any:
     signature = inspect.signature(function)
-    given = list(signature.parameters.values())
-    taken = [p for p in given if p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)]
+    parameter_list = list(signature.parameters.values())
+    taken = [p for p in parameter_list if p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)]
     kind = inspect.Parameter.KEYWORD_ONLY if taken else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    place = len([p for p in given if p.kind is not p.VAR_KEYWORD])
-    count = len(given)
+    place = len([p for p in parameter_list if p.kind is not p.VAR_KEYWORD])
+    count = len(parameter_list)
 
     @functools.wraps(function)
     def named(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
@@ -308,5 +308,5 @@ def _with_name(function: Any) -> Any:
         return function(*args, **kwargs)
 
     extra = inspect.Parameter("name", kind, default=None, annotation="str | None")
-    named.__signature__ = signature.replace(parameters=[*given[:place], extra, *given[place:]])  # type: ignore[attr-defined]  # Python reads it
+    named.__signature__ = signature.replace(parameters=[*parameter_list[:place], extra, *parameter_list[place:]])  # type: ignore[attr-defined]  # Python reads it
     return named

@@ -30,9 +30,9 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
 
     def batches() -> Iterator[list[Any]]:
         samples = reader()
-        while found := list(itertools.islice(samples, batch_size)):
-            if len(found) == batch_size or not drop_last:
-                yield found
+        while chunk := list(itertools.islice(samples, batch_size)):
+            if len(chunk) == batch_size or not drop_last:
+                yield chunk
 
     return batches
 
@@ -42,9 +42,9 @@ def shuffle(reader: Reader, buf_size: int) -> Reader:
 
     def shuffled() -> Iterator[Any]:
         samples = reader()
-        while found := list(itertools.islice(samples, buf_size)):
-            random.shuffle(found)
-            yield from found
+        while chunk := list(itertools.islice(samples, buf_size)):
+            random.shuffle(chunk)
+            yield from chunk
 
     return shuffled
 
@@ -80,6 +80,6 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 
 def cache(reader: Reader) -> Reader:
-    """Return a reader that keeps all samples in memory, read once and at once."""
+    """Return a reader that keeps all samples in memory; they are read once, in this call."""
     samples = tuple(reader())
     return lambda: iter(samples)

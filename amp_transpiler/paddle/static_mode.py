@@ -1,4 +1,4 @@
-"""What Paddle's scripts say about the mode they run in: here every program is static."""
+"""Defines the names that Paddle's scripts use for the mode they run in: here every program is static."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_grad_enabled() -> bool:
 
 
 def manual_seed(seed: int) -> None:
-    """Set the seed of programs that have none of their own, as `paddle.seed`."""
+    """Set the seed of programs without one, as `paddle.seed`."""
     set_seed(seed)
 
 
@@ -93,7 +93,7 @@ def check_shape(shape: Variable | Sequence[Any]) -> None:
 
 
 def grad(*_: Any, **__: Any) -> NoReturn:
-    """Refuse to differentiate values, which static mode has not.
+    """Refuse to differentiate values, which static mode does not have.
 
     Raises:
         OptionError: always.
@@ -103,14 +103,14 @@ def grad(*_: Any, **__: Any) -> NoReturn:
 
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
-    """Stop gradients at all that is built inside; a context manager, and a decorator as `@no_grad()`."""
+    """Stop gradients at everything that is built inside; a context manager, and a decorator as `@no_grad()`."""
     program = default_main_program()
     before = {str(value.name) for node in program.model.graph for value in node.outputs}
     try:
         yield
     finally:
-        made = {str(value.name) for node in program.model.graph for value in node.outputs}
-        program.no_gradient.update(made - before)
+        after = {str(value.name) for node in program.model.graph for value in node.outputs}
+        program.no_gradient.update(after - before)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""`TrainingLog`: a record of every step of a training run, for callbacks, tables and a plot."""
+"""`TrainingLog` records every step of a training run, for callbacks, tables and a plot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REMEDIES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The record of one step of a training run.
+    """Records one step of a training run.
 
     Attributes:
         step: its number, from 1.
@@ -146,18 +146,18 @@ class TrainingLog:
             InputError: `loss` is not one number, or `fetched` does not fit `fetch_list`.
             OutputError: the line cannot be written.
         """
-        wanted = len(self.fetch_list)
-        if len(fetched) != wanted:
+        expected = len(self.fetch_list)
+        if len(fetched) != expected:
             raise InputError(
-                f"TrainingLog.record: fetched has {len(fetched)} values, expected {wanted}: fetch fetch_list"
+                f"TrainingLog.record: fetched has {len(fetched)} values, expected {expected}: fetch fetch_list"
             )
         now = self._clock()
         seconds, self._last_time = now - self._last_time, now
-        overflowed = bool(_number(fetched[1], "found_inf")) if wanted else False
+        overflowed = bool(_number(fetched[1], "found_inf")) if expected else False
         record = TrainingStep(
             step=self._start + len(self.steps) + 1,
             loss=_number(loss, "the loss"),
-            loss_scale=_number(fetched[0], "the loss scale") if wanted else None,
+            loss_scale=_number(fetched[0], "the loss scale") if expected else None,
             overflowed=overflowed,
             skipped=self.skipped + overflowed,
             samples_per_second=samples / seconds if seconds > 0 else float("inf"),
@@ -175,7 +175,7 @@ class TrainingLog:
         return record
 
     def _warn_if_stuck(self, step: TrainingStep) -> None:
-        """Say what to try once many steps in a row taught nothing."""
+        """Warn once many steps in a row taught nothing, and say what to try."""
         finite = math.isfinite(step.loss)
         self._useless = self._useless + 1 if step.overflowed or not finite else 0
         comes_down = finite and step.loss_scale is not None and step.loss_scale > 1
@@ -214,17 +214,17 @@ class TrainingLog:
 
 
 def lines_file(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Return a file to append lines to, in a folder that is there.
+    """Return a file to append lines to, and create its folder.
 
     Raises:
         OutputError: the folder cannot be made.
     """
-    found = pathlib.Path(path)
+    file = pathlib.Path(path)
     try:
-        found.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{found.parent}: the folder cannot be made: {error}") from error
-    return found
+        raise OutputError(f"{file.parent}: the folder cannot be made: {error}") from error
+    return file
 
 
 def append_line(path: pathlib.Path, row: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Mixed precision under Paddle's shorter path, `paddle.amp`: names of `static.amp`, and settings of dynamic mode."""
+"""`paddle.amp`, Paddle's shorter path of mixed precision: has names of `static.amp` and settings of dynamic mode."""
 
 from typing import TYPE_CHECKING
 

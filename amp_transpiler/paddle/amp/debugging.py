@@ -1,4 +1,4 @@
-"""`paddle.amp.debugging`: looking for infinity and NaN, and at the precision of operators, in static programs."""
+"""`paddle.amp.debugging`: finds infinity and NaN in static programs, and counts operators by precision."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_numerics(
     var_name: str,
     debug_mode: DebugMode = DebugMode.CHECK_NAN_INF_AND_ABORT,
 ) -> tuple[Variable, Variable]:
-    """Look at a tensor in each run of its program, and let the program compute what it holds.
+    """Check a tensor in each run of its program, and let the program compute statistics of it.
 
     Args:
         tensor: a float variable.
@@ -96,9 +96,13 @@ def check_numerics(
     x = b.cast(tensor.value, ir.DataType.FLOAT)
     zero = b.constant(np.zeros((), np.float32))
     facts = (b.op("IsNaN", [x]), b.op("IsInf", [x]), b.op("Equal", [x, zero]))
-    one = [1]
-    counts = [b.reshape(b.op("ReduceSum", [b.cast(fact, ir.DataType.INT64)], {"keepdims": 0}), one) for fact in facts]
-    reduced = [b.reshape(b.op(kind, [x], {"keepdims": 0}), one) for kind in ("ReduceMax", "ReduceMin", "ReduceMean")]
+    vector_shape = [1]
+    counts = [
+        b.reshape(b.op("ReduceSum", [b.cast(fact, ir.DataType.INT64)], {"keepdims": 0}), vector_shape) for fact in facts
+    ]
+    reduced = [
+        b.reshape(b.op(kind, [x], {"keepdims": 0}), vector_shape) for kind in ("ReduceMax", "ReduceMin", "ReduceMean")
+    ]
     return wrap(tensor, b.concat(counts, 0)), wrap(tensor, b.concat(reduced, 0))
 
 
@@ -114,8 +118,8 @@ def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not args or not isinstance(args[0], Variable):
-            given = repr(args[0])[:80] if args else "nothing"
-            raise InputError(f"check_layer_numerics: the first argument of forward must be a variable, got {given}")
+            argument = repr(args[0])[:80] if args else "nothing"
+            raise InputError(f"check_layer_numerics: the first argument of forward must be a variable, got {argument}")
         program, first = args[0].program, args[0]
         before = {str(value.name) for node in program.model.graph for value in node.outputs}
         result = func(self, *args, **kwargs)

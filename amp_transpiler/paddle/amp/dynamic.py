@@ -35,7 +35,7 @@ _NO_EAGER = (
 
 
 class GradScaler:
-    """The settings of Paddle's loss scaler: give it to `amp.decorate(optimizer, scaler=...)`.
+    """Holds the settings of Paddle's loss scaler: give it to `amp.decorate(optimizer, scaler=...)`.
 
     Args:
         enable: whether the loss is scaled.
@@ -76,7 +76,7 @@ class GradScaler:
     state_dict = settings
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take settings over.
+        """Take over the settings of a `state_dict`.
 
         Raises:
             OptionError: there are others.
@@ -134,23 +134,23 @@ class GradScaler:
         self._settings["decr_every_n_nan_or_inf"] = new_decr_every_n_nan_or_inf
 
     def scale(self, var: Any) -> Any:
-        """Refused: the program scales its loss itself."""
+        """Refuse: the program scales its loss itself."""
         raise OptionError(f"GradScaler.scale({var!r}): {_NO_EAGER}")
 
     def unscale_(self, optimizer: Any) -> None:
-        """Refused: the program unscales its gradients itself."""
+        """Refuse: the program unscales its gradients itself."""
         raise OptionError(f"GradScaler.unscale_({optimizer!r}): {_NO_EAGER}")
 
     def step(self, optimizer: Any) -> None:
-        """Refused: a run of the program is a step."""
+        """Refuse: a run of the program is a step."""
         raise OptionError(f"GradScaler.step({optimizer!r}): {_NO_EAGER}")
 
     def update(self) -> None:
-        """Refused: the program updates its scale itself."""
+        """Refuse: the program updates its scale itself."""
         raise OptionError(f"GradScaler.update: {_NO_EAGER}")
 
     def minimize(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Refused: the decorated optimizer's `minimize` does that."""
+        """Refuse: the decorated optimizer's `minimize` does that."""
         del args, kwargs
         raise OptionError(f"GradScaler.minimize({optimizer!r}): {_NO_EAGER}")
 
@@ -207,7 +207,7 @@ def _decorate_both(
 
 
 class auto_cast:  # noqa: N801  # Paddle's name
-    """Refused: it is of dynamic mode.
+    """Refuses: it belongs to dynamic mode.
 
     Raises:
         OptionError: always, unless `enable` is False; then it does nothing.

@@ -1,4 +1,4 @@
-"""The ranks of a run, under the names that `paddle.distributed` has for them."""
+"""Describes the ranks of a run under the names that `paddle.distributed` has for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _alone: list[tuple[Place, float]] = []  # place and timeout of a process that to
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParallelEnv:
-    """The place of this process among the others.
+    """Describes the place of this process among the others.
 
     Attributes:
         rank: its number; rank 0 writes checkpoints and logs.
@@ -98,7 +98,7 @@ def destroy_process_group() -> None:
 
 
 def current_world() -> World:
-    """Return the world that this process has joined; of a process that goes on alone, one of its own.
+    """Return the world that this process has joined; a process without others is in a world of one.
 
     Raises:
         EnvironmentProblem: `init_parallel_env` was not called; or PyTorch is missing.
@@ -140,5 +140,5 @@ def mean(number: float) -> float:
 
 
 def _is_alone() -> bool:
-    """Whether this process goes on alone, and so has nothing to exchange."""
+    """Whether this process goes on without others, and so has nothing to exchange."""
     return bool(_alone) and not _joined

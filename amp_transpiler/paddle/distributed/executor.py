@@ -22,7 +22,7 @@ __all__ = ["DataParallelExecutor"]
 
 
 class DataParallelExecutor(Executor):
-    """Runs training steps together with the other processes, and other programs alone.
+    """Runs training steps together with the other processes, and other programs only in this one.
 
     Every process builds the same program and runs the same steps; each feeds its own share of the batch, of equal size.
     The gradients of all are averaged, so all make the same update. What is fetched is of this process's share, except

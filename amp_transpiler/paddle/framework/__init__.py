@@ -1,4 +1,4 @@
-"""The programs being built: which is current, the values that outlive a run, random numbers, the backward pass.
+"""Builds programs: the current ones, the values that outlive a run, random numbers, the backward pass.
 
 Under `paddle.framework` it also hands out Paddle's names.
 """

@@ -1,4 +1,4 @@
-"""`append_backward` and `gradients`: the backward pass of the program being built."""
+"""`append_backward` and `gradients` append the backward pass to the program being built."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ def _append_backward(
     loss: Variable, parameter_list: Collection[Variable | str] | None, no_grad_set: set[str]
 ) -> list[tuple[Variable, Variable]]:
     program = loss.program
-    wanted = [_variable(program, p) for p in parameter_list] if parameter_list is not None else program.all_parameters()
+    parameters = (
+        [_variable(program, p) for p in parameter_list] if parameter_list is not None else program.all_parameters()
+    )
     stopped = program.no_gradient | no_grad_set
-    wanted = [parameter for parameter in wanted if parameter.trainable and parameter.name not in stopped]
-    if not wanted:
+    parameters = [parameter for parameter in parameters if parameter.trainable and parameter.name not in stopped]
+    if not parameters:
         raise InputError(
             f"there is no trainable parameter to differentiate '{loss.name}' by: each has trainable=False or "
             "stop_gradient, or is in no_grad_set"
@@ -75,13 +77,13 @@ def _append_backward(
     if loss.name not in program.outputs:
         program.outputs.append(loss.name)
     target = as_one_number(loss).name
-    found = _differentiate(program, {target: None}, [p.name for p in wanted], no_grad_set)
-    pairs = [(parameter, found[parameter.name]) for parameter in wanted if parameter.name in found]
+    gradient_of = _differentiate(program, {target: None}, [p.name for p in parameters], no_grad_set)
+    pairs = [(parameter, gradient_of[parameter.name]) for parameter in parameters if parameter.name in gradient_of]
     if not pairs:
-        names = [parameter.name for parameter in wanted]
+        names = [parameter.name for parameter in parameters]
         why = why_without_gradient(program, target, names, no_grad_set)
         raise InputError(f"the loss '{loss.name}' has a gradient for none of {few(names)}: {why}")
-    missing = [parameter for parameter in wanted if parameter.name not in found]
+    missing = [parameter for parameter in parameters if parameter.name not in gradient_of]
     warn_without_gradient(program, target, missing, no_grad_set)
     return pairs
 
@@ -105,47 +107,47 @@ def gradients(
     """
     targets = [targets] if isinstance(targets, Variable) else list(targets)
     inputs = [inputs] if isinstance(inputs, Variable) else list(inputs)
-    given = [target_gradients] if isinstance(target_gradients, Variable) else target_gradients
-    starts = list(given) if given is not None else [None] * len(targets)
+    initial = [target_gradients] if isinstance(target_gradients, Variable) else target_gradients
+    starts = list(initial) if initial is not None else [None] * len(targets)
     if len(starts) != len(targets):
         raise InputError(f"gradients: {len(targets)} targets, but {len(starts)} target_gradients: give one each")
     program = targets[0].program
     seeds = {t.name: None if s is None else s.value for t, s in zip(targets, starts, strict=True)}
     stopped = _names(program, "no_grad_set", no_grad_set)
     with all_or_nothing(program):
-        found = _differentiate(program, seeds, [i.name for i in inputs if i.name not in stopped], stopped)
-    return [found.get(i.name) for i in inputs]
+        gradient_of = _differentiate(program, seeds, [i.name for i in inputs if i.name not in stopped], stopped)
+    return [gradient_of.get(i.name) for i in inputs]
 
 
 def _differentiate(
     program: Program,
     seeds: dict[str, ir.Value | None],
-    wanted: Sequence[str],
+    inputs: Sequence[str],
     no_grad_set: set[str],
 ) -> dict[str, Variable]:
     builder = program.builder("backward")
-    stop = (program.no_gradient | no_grad_set) - set(wanted)
+    stop = (program.no_gradient | no_grad_set) - set(inputs)
     values = {program.value(name) for name in stop if program.find(name) is not None}
     started = {
         program.value(n): s if s is not None else _ones_like(builder, program.value(n)) for n, s in seeds.items()
     }
     _follow_custom_gradients(program, started, values)
-    found = differentiate(builder, started, [program.value(name) for name in wanted], values, defers=True)
+    gradient_of = differentiate(builder, started, [program.value(name) for name in inputs], values, defers=True)
     named = {}
-    for name in wanted:
+    for name in inputs:
         value = program.value(name)
-        if value in found:
+        if value in gradient_of:
             label = builder.names.fresh(f"{name}@GRAD")
-            maker = found[value].producer()
+            maker = gradient_of[value].producer()
             with inside_region_of(*() if maker is None else (maker,)):
-                gradient = builder.op("Identity", [found[value]], name=label)
+                gradient = builder.op("Identity", [gradient_of[value]], name=label)
             gradient.shape = value.shape
             named[name] = Variable(program, label)
     return named
 
 
 def _follow_custom_gradients(program: Program, started: dict[ir.Value, ir.Value], stop: set[ir.Value]) -> None:
-    """Add to the gradients that are there those that the functions of `static_pylayer` make, the last layer first.
+    """Add the gradients that the functions of `static_pylayer` return, the last layer first.
 
     What a layer returns hangs on nothing: gradients stop there, and start again at the layer's inputs.
     """
@@ -154,13 +156,13 @@ def _follow_custom_gradients(program: Program, started: dict[ir.Value, ir.Value]
         if any(program.find(name) is None for name in (*inputs, *outputs)):
             continue  # of a clone that has lost it
         ends = [program.value(name) for name in outputs]
-        found = differentiate(builder, started, [end for end in ends if end not in stop], stop, defers=True)
-        if not found:
+        gradient_of = differentiate(builder, started, [end for end in ends if end not in stop], stop, defers=True)
+        if not gradient_of:
             continue
-        known = set(program.model.graph)
-        given = [found[end] if end in found else builder.zeros_like(end) for end in ends]
-        made = function(*(Variable(program, str(value.name)) for value in given))
-        listed = list(made) if isinstance(made, (list, tuple)) else [made]
+        earlier = set(program.model.graph)
+        output_gradients = [gradient_of[end] if end in gradient_of else builder.zeros_like(end) for end in ends]
+        returned = function(*(Variable(program, str(value.name)) for value in output_gradients))
+        listed = list(returned) if isinstance(returned, (list, tuple)) else [returned]
         if len(listed) != len(inputs):
             raise InputError(
                 f"static_pylayer: backward_fn returns {len(listed)} gradients for {len(inputs)} inputs: return one for "
@@ -173,7 +175,7 @@ def _follow_custom_gradients(program: Program, started: dict[ir.Value, ir.Value]
             cast = builder.cast(gradient.value, value.dtype)
             started[value] = builder.add(started[value], cast) if value in started else cast
         for node in program.model.graph:
-            if node not in known:
+            if node not in earlier:
                 node.metadata_props[ROLE_KEY] = "backward"
 
 
@@ -184,23 +186,23 @@ def _ones_like(builder: GraphBuilder, value: ir.Value) -> ir.Value:
     return builder.expand_like(builder.constant(1, value.dtype), value)
 
 
-def _names(program: Program, what: str, given: Collection[Variable | str] | None) -> set[str]:
+def _names(program: Program, what: str, variables: Collection[Variable | str] | None) -> set[str]:
     """Return the names in a list of variables, with a warning of those that the program does not have."""
-    names = {program.name_of(item) for item in _listed(what, () if given is None else given)}
+    names = {program.name_of(item) for item in _listed(what, () if variables is None else variables)}
     if unknown := sorted(name for name in names if program.find(name) is None):
         logger.warning("%s: %r has no variable %s", what, program, ", ".join(map(repr, unknown)))
     return names
 
 
-def _listed(what: str, given: Collection[Variable | str]) -> Collection[Variable | str]:
+def _listed(what: str, variables: Collection[Variable | str]) -> Collection[Variable | str]:
     """Return a list or set of variables and names.
 
     Raises:
         InputError: it is something else, such as one name alone.
     """
-    if isinstance(given, (str, Variable)) or not all(isinstance(item, (str, Variable)) for item in given):
-        raise InputError(f"{what} must be a list or set of variables and names, got {given!r}")
-    return given
+    if isinstance(variables, (str, Variable)) or not all(isinstance(item, (str, Variable)) for item in variables):
+        raise InputError(f"{what} must be a list or set of variables and names, got {variables!r}")
+    return variables
 
 
 def _variable(program: Program, parameter: Variable | str) -> Variable:

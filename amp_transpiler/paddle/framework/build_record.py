@@ -1,4 +1,4 @@
-"""What layers note of a program while they build it, which no ONNX model has."""
+"""Keeps what layers note of a program while they build it, which no ONNX model has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BuildRecord", "build_record"]
 
 @dataclasses.dataclass(slots=True)
 class BuildRecord:
-    """Notes of Paddle's layers on a program.
+    """Holds the notes of Paddle's layers on a program.
 
     Attributes:
         custom_gradients: names of inputs and of outputs, and the function that makes gradients of the inputs of those

@@ -1,4 +1,4 @@
-"""Control flow inside a program: `cond`, `case`, `switch_case` and `while_loop`, as ONNX's If and Loop."""
+"""`cond`, `case`, `switch_case` and `while_loop` build control flow inside a program, as ONNX's If and Loop."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def cond(
                 f"cond: result {number} is {a.dtype} in true_fn and {b.dtype} in false_fn: cast one of them"
             )
     branches = {"then_branch": then, "else_branch": other}
-    made = program.builder().nodes("If", [condition], branches, outputs=len(yes.values))
-    for value, a, b in zip(made, yes.values, no.values, strict=True):
+    results = program.builder().nodes("If", [condition], branches, outputs=len(yes.values))
+    for value, a, b in zip(results, yes.values, no.values, strict=True):
         value.type, value.shape = a.type, _common_shape(a, b)
-    return yes.rebuild([Variable(program, str(value.name)) for value in made])
+    return yes.rebuild([Variable(program, str(value.name)) for value in results])
 
 
 def case(
@@ -107,8 +107,8 @@ def switch_case(
         OptionError: there is no function, or a number comes twice.
     """
     del name
-    given = branch_fns.items() if isinstance(branch_fns, Mapping) else enumerate(branch_fns)
-    pairs = [item[1] if isinstance(item[1], (tuple, list)) else item for item in given]
+    numbered = branch_fns.items() if isinstance(branch_fns, Mapping) else enumerate(branch_fns)
+    pairs = [item[1] if isinstance(item[1], (tuple, list)) else item for item in numbered]
     numbers = [int(number) for number, _ in pairs]
     if not pairs or len(set(numbers)) < len(numbers):
         raise OptionError(f"switch_case: give functions with numbers that differ, got {numbers}")
@@ -142,31 +142,33 @@ def while_loop(
             persists.
     """
     del is_test, name
-    given: list[Any] = list(loop_vars) if isinstance(loop_vars, (list, tuple)) else [loop_vars]
-    if not given or not all(isinstance(item, Variable) for item in given):
+    variables: list[Any] = list(loop_vars) if isinstance(loop_vars, (list, tuple)) else [loop_vars]
+    if not variables or not all(isinstance(item, Variable) for item in variables):
         raise InputError(f"while_loop: loop_vars must be a list of variables, got {loop_vars!r}")
-    program = program_of(*given)
+    program = program_of(*variables)
     builder = program.builder()
-    first = _truth(cond(*given), "while_loop: what cond returns")
+    first = _truth(cond(*variables), "while_loop: what cond returns")
     graph = ir.Graph([], [], nodes=[], name=builder.names.fresh("loop_body"))
     iteration, running = (
         ir.Value(name=builder.names.fresh(label), type=ir.TensorType(dtype), shape=ir.Shape([]))
         for label, dtype in (("iteration", ir.DataType.INT64), ("running", ir.DataType.BOOL))
     )
-    states = [_loop_state(item, builder.names.fresh("state")) for item in given]
+    states = [_loop_state(item, builder.names.fresh("state")) for item in variables]
     graph.inputs.extend([iteration, running, *states])
     with _built(program, graph, "while_loop's body"), in_turn(program, iteration):
         program.found_inside(states)
         after = body(*(Variable(program, str(state.name)) for state in states))
         after = list(after) if isinstance(after, (list, tuple)) else [after]
         results = [_as_value(program, item) for item in after]
-        _check_states(given, results)
+        _check_states(variables, results)
         again = _truth(cond(*(Variable(program, str(value.name)) for value in results)), "while_loop: cond's result")
         graph.outputs.extend(builder.op("Identity", [value]) for value in (again, *results))
-    made = builder.nodes("Loop", [None, first, *(item.value for item in given)], {"body": graph}, outputs=len(given))
-    for value, state in zip(made, states, strict=True):
+    final = builder.nodes(
+        "Loop", [None, first, *(item.value for item in variables)], {"body": graph}, outputs=len(variables)
+    )
+    for value, state in zip(final, states, strict=True):
         value.type, value.shape = state.type, None if state.shape is None else ir.Shape(state.shape)
-    return [Variable(program, str(value.name)) for value in made]
+    return [Variable(program, str(value.name)) for value in final]
 
 
 def _loop_state(item: Variable, name: str) -> ir.Value:
@@ -174,10 +176,12 @@ def _loop_state(item: Variable, name: str) -> ir.Value:
     return ir.Value(name=name, type=value.type, shape=None if value.shape is None else ir.Shape(value.shape))
 
 
-def _check_states(given: Sequence[Variable], results: Sequence[ir.Value]) -> None:
-    if len(given) != len(results):
-        raise InputError(f"while_loop: body is given {len(given)} variables and returns {len(results)}: return as many")
-    for item, after in zip(given, results, strict=True):
+def _check_states(variables: Sequence[Variable], results: Sequence[ir.Value]) -> None:
+    if len(variables) != len(results):
+        raise InputError(
+            f"while_loop: body is given {len(variables)} variables and returns {len(results)}: return as many"
+        )
+    for item, after in zip(variables, results, strict=True):
         before = item.value
         if before.dtype != after.dtype or _differ(before, after):
             raise InputError(
@@ -195,7 +199,7 @@ def _differ(a: ir.Value, b: ir.Value) -> bool:
 
 
 class _Results:
-    """What a branch returns: values, and the structure that they are in.
+    """Holds what a branch returns: values, and the structure that they are in.
 
     Attributes:
         values: the values, in order.
@@ -220,7 +224,7 @@ class _Results:
 
     def rebuild(self, variables: list[Variable]) -> Any:
         """Return the structure with variables in place of the values."""
-        left = iter(variables)
+        remaining = iter(variables)
 
         def put(item: Any) -> Any:
             if item is None:
@@ -229,7 +233,7 @@ class _Results:
                 return type(item)(put(part) for part in item)
             if isinstance(item, Mapping):
                 return {key: put(part) for key, part in item.items()}
-            return next(left)
+            return next(remaining)
 
         return put(self._returned)
 
@@ -248,12 +252,14 @@ def _branch(program: Program, function: Branch | None, label: str) -> tuple[ir.G
 
 @contextmanager
 def _built(program: Program, graph: ir.Graph, what: str) -> Iterator[None]:
-    """Append to a body, which must not update what persists."""
+    """Append to a body, and refuse updates of what persists."""
     before = dict(program.updates)
     with program.inside(graph):
         yield
-    made = {name: update for name, update in program.updates.items() if before.get(name) != update}
-    changed = sorted(name for name, update in made.items() if program.find(update) is None)  # a value of the body
+    new_updates = {name: update for name, update in program.updates.items() if before.get(name) != update}
+    changed = sorted(
+        name for name, update in new_updates.items() if program.find(update) is None
+    )  # a value of the body
     if changed:
         program.updates = before
         raise InputError(

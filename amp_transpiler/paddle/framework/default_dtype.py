@@ -1,4 +1,4 @@
-"""The element type of floats that are made without one."""
+"""Sets the element type of floats that are created without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DrivenValues`: what Python says before each run, such as the rate of a schedule, goes into the scope."""
+"""`DrivenValues` writes what Python computes before each run, such as the rate of a schedule, to the scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The element types that Paddle's programs declare."""
+"""Translates the element types that Paddle's programs declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller of `Executor.run` feeds and fetches, in all forms that Paddle's scripts have, checked."""
+"""Checks what a caller of `Executor.run` feeds and fetches, in all forms that Paddle's scripts have."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fed_arrays(program: Program, feed: Any) -> tuple[dict[str, np.ndarray], list
     arrays: dict[str, np.ndarray] = {}
     unread = []
     given_values = _dictionary(feed)
-    for key, given in given_values.items():
+    for key, fed in given_values.items():
         if not isinstance(key, (str, Variable)):
             raise InputError(f"feed takes variables and names, got {type(key).__name__} {key!r:.80}")
         name = program.name_of(key)
@@ -75,7 +75,7 @@ def fed_arrays(program: Program, feed: Any) -> tuple[dict[str, np.ndarray], list
                 raise InputError(f"the program has no input '{name}'{near}")
             unread.append(name)
             continue
-        arrays[name] = _fitted(inputs[name], given)
+        arrays[name] = _fitted(inputs[name], fed)
         if holds_labels(inputs[name]) and np.any(arrays[name] != np.trunc(arrays[name])):
             raise InputError(f"{_input(inputs[name])}: its numbers are labels, and some have fractions")
     return arrays, unread
@@ -91,19 +91,19 @@ def fed_otherwise(program: Program, feed: Any) -> dict[str, np.ndarray]:
     if not inputs:
         return {}
     trains = has_backward_pass(program.model)
-    found = {}
-    for key, given in _dictionary(feed).items():
+    arrays = {}
+    for key, fed in _dictionary(feed).items():
         value = inputs.get(program.name_of(key)) if isinstance(key, (str, Variable)) else None
-        if value is None or not isinstance(given, np.ndarray):
+        if value is None or not isinstance(fed, np.ndarray):
             continue
-        array = given.view(BFLOAT16.numpy) if given.dtype == np.uint16 else given  # Paddle has no uint16
+        array = fed.view(BFLOAT16.numpy) if fed.dtype == np.uint16 else fed  # Paddle has no uint16
         declared = None if value.dtype is None else value.dtype.numpy()
         array = _unrounded(array, declared) if trains else array
         if trains and not has_open_rank(value) and not fits(value, array):
             continue
-        if array is not given or array.dtype != declared or not fits(value, array):
-            found[str(value.name)] = array
-    return found
+        if array is not fed or array.dtype != declared or not fits(value, array):
+            arrays[str(value.name)] = array
+    return arrays
 
 
 def fits(value: ir.Value, array: np.ndarray) -> bool:
@@ -134,12 +134,12 @@ def _dictionary(feed: Any) -> Mapping[Any, Any]:
     return feed
 
 
-def _fitted(value: ir.Value, given: Any) -> np.ndarray:
+def _fitted(value: ir.Value, fed: Any) -> np.ndarray:
     """Return what is fed to an input as an array of its type."""
-    array = _array(value, given)
-    wanted = None if value.dtype is None else value.dtype.numpy()
-    if wanted is not None and array.dtype != wanted:
-        array = _in_type(value, given, array, wanted)
+    array = _array(value, fed)
+    dtype = None if value.dtype is None else value.dtype.numpy()
+    if dtype is not None and array.dtype != dtype:
+        array = _in_type(value, fed, array, dtype)
     if _is_row(value.shape, array):
         return array[None]
     if not fits(value, array):
@@ -156,45 +156,43 @@ def _is_row(declared: ir.Shape | None, array: np.ndarray) -> bool:
     return not isinstance(declared[0], int) and tuple(declared[1:]) == array.shape
 
 
-def _array(value: ir.Value, given: Any) -> np.ndarray:
-    if given is None or isinstance(given, (dict, set, Variable)):
-        raise InputError(f"{_input(value)}: got {given!r:.80}, expected an array of shape {_shape(value)}")
+def _array(value: ir.Value, fed: Any) -> np.ndarray:
+    if fed is None or isinstance(fed, (dict, set, Variable)):
+        raise InputError(f"{_input(value)}: got {fed!r:.80}, expected an array of shape {_shape(value)}")
     try:
-        array = np.asarray(given.numpy() if isinstance(given, onnxruntime.OrtValue) else given)
+        array = np.asarray(fed.numpy() if isinstance(fed, onnxruntime.OrtValue) else fed)
     except ValueError as error:
         raise InputError(
             f"{_input(value)}: the rows of what is fed differ in length, or it holds something else than numbers; "
             f"expected an array of shape {_shape(value)}: pad the rows to one length"
         ) from error
     if array.dtype.kind == "O" and value.dtype != ir.DataType.STRING:
-        raise InputError(f"{_input(value)}: got Python objects, such as {given!r:.80}, expected numbers")
+        raise InputError(f"{_input(value)}: got Python objects, such as {fed!r:.80}, expected numbers")
     return array
 
 
-def _in_type(value: ir.Value, given: Any, array: np.ndarray, wanted: np.dtype) -> np.ndarray:
+def _in_type(value: ir.Value, fed: Any, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Return an array of another type in that of the input, where the caller need not ask for it.
 
     Raises:
         InputError: the caller has to convert it.
     """
-    if array.dtype == np.uint16 and wanted == BFLOAT16.numpy:
-        return array.view(wanted)
-    if (
-        array.dtype.type is np.void or wanted.kind == "O"
-    ):  # bfloat16 from a file; strings: looked at when they are bound
+    if array.dtype == np.uint16 and dtype == BFLOAT16.numpy:
+        return array.view(dtype)
+    if array.dtype.type is np.void or dtype.kind == "O":  # bfloat16 from a file; strings: looked at when they are bound
         return array
-    is_array = isinstance(given, (np.ndarray, np.generic, onnxruntime.OrtValue)) or hasattr(given, "__array__")
-    if array.dtype == np.float32 and wanted in LOW_NUMPY_DTYPES:
+    is_array = isinstance(fed, (np.ndarray, np.generic, onnxruntime.OrtValue)) or hasattr(fed, "__array__")
+    if array.dtype == np.float32 and dtype in LOW_NUMPY_DTYPES:
         is_array = False
     if not is_array and array.dtype.kind in "fiub":
         with np.errstate(over="ignore", invalid="ignore"):
-            converted = array.astype(wanted)
-        floats = wanted.kind == "f" or wanted in LOW_NUMPY_DTYPES
+            converted = array.astype(dtype)
+        floats = dtype.kind == "f" or dtype in LOW_NUMPY_DTYPES
         if (floats and array.dtype.kind != "b") or np.array_equal(converted.astype(array.dtype), array):
             return converted
     raise InputError(
-        f"{_input(value)}: got {array.dtype.name} {list(array.shape)}, expected {wanted.name} {_shape(value)}: "
-        f"convert it, as in {value.name}.astype('{wanted.name}')"
+        f"{_input(value)}: got {array.dtype.name} {list(array.shape)}, expected {dtype.name} {_shape(value)}: "
+        f"convert it, as in {value.name}.astype('{dtype.name}')"
     )
 
 

@@ -1,4 +1,4 @@
-"""Names of Paddle that are not here, with the reason: what an AttributeError and docs/paddle_names.md say."""
+"""Lists names of Paddle that are not here, with the reason that an AttributeError and docs/paddle_names.md give."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _MODULES = {
 
 
 def why_not(name: str) -> str | None:
-    """Return the reason why the package has not got a name of Paddle's, or None."""
+    """Return the reason why the package lacks a name of Paddle's, or None."""
     if name in _MODULES:
         return _MODULES[name]
     bare = name.removesuffix("_")

@@ -1,4 +1,4 @@
-"""Static and dynamic mode. There is no dynamic mode: after `disable_static`, building in no program is refused."""
+"""Switches static mode, the only one there is: after `disable_static`, the default programs take no layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _state = {"dynamic": False}
 
 
 def enable_static() -> None:
-    """Build programs. That is so from the start, so this only takes back a `disable_static`."""
+    """Build programs. That is so from the start, so this only undoes a `disable_static`."""
     _state["dynamic"] = False
 
 

@@ -1,4 +1,4 @@
-"""Creating the parameters of layers: names, initial values, and the treatment that `ParamAttr` asks for."""
+"""Creates the parameters of layers: names, initial values, and the treatment that `ParamAttr` asks for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def create_parameter(
 
 
 class ParameterMaker:
-    """A layer under construction: names its parameters.
+    """Names and creates the parameters of a layer under construction.
 
     Args:
         kind: the kind of layer; `fc` gives the names `fc_0`, `fc_1` and so on.
@@ -81,8 +81,8 @@ class ParameterMaker:
         dim, rank = attr.dim, len(shape)
         if dim is not None and not -rank <= dim < rank:
             raise OptionError(f"WeightNormParamAttr: dim must be from {-rank} to {rank - 1}, got {dim}")
-        kept = None if dim is None else dim % rank
-        others = [axis for axis in range(rank) if axis != kept]
+        length_axis = None if dim is None else dim % rank
+        others = [axis for axis in range(rank) if axis != length_axis]
         label = attr.name or unique_name.generate(f"{self.name}.w")
         plain = {field.name: getattr(attr, field.name) for field in dataclasses.fields(ParamAttr)}
         direction = self.create(ParamAttr(**{**plain, "name": f"{label}_v"}), "w", shape, dtype, initial)
@@ -91,7 +91,7 @@ class ParameterMaker:
         def norm(b: GraphBuilder, value: ir.Value) -> ir.Value:
             return b.reduce("ReduceL2", value, others)
 
-        sizes = [size if axis == kept else 1 for axis, size in enumerate(shape)]
+        sizes = [size if axis == length_axis else 1 for axis, size in enumerate(shape)]
         initialise_by(default_startup_program(), length, direction.name, norm)
         created = create_persistable(length, sizes, 1.0, dtype or ir.DataType.FLOAT, main=self._program)
         b = created.program.builder()
@@ -160,10 +160,10 @@ class ParameterMaker:
             regularizer=attr.regularizer,
             need_clip=attr.need_clip,
         )
-        # Scales of normalisations and the like start from a number of their own.
+        # Scales of normalisations and the like start from numbers that they choose.
         general = kind == "parameter" and (suffix == "b" or not isinstance(initial, Constant))
-        own = chosen_initializer(suffix) if general else None
-        chosen = attr.initializer or own or initial
+        global_initializer = chosen_initializer(suffix) if general else None
+        chosen = attr.initializer or global_initializer or initial
         start = chosen.value if isinstance(chosen, Constant) else chosen
         return create_persistable(persistable, list(shape), start, dtype or ir.DataType.FLOAT, main=self._program)
 

@@ -1,4 +1,4 @@
-"""Values that live in a scope from run to run, and what the startup program computes them from."""
+"""Adds values that live in a scope from run to run, and what the startup program computes them from."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def initialise_by(
 ) -> None:
     """Make the startup program compute the initial value of `persistable` from that of the value `source`."""
     if persistable.name not in startup.updates:
-        found = compute(startup.builder(), startup.value(startup.updates[source]))
-        _set_initial(startup, persistable, "Identity", found)
+        initial = compute(startup.builder(), startup.value(startup.updates[source]))
+        _set_initial(startup, persistable, "Identity", initial)
 
 
 def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tuple[int, ...], who_differs: str) -> bool:
@@ -130,10 +130,10 @@ def _is_initialised(startup: Program, name: str, dtype: ir.DataType, shape: tupl
     """
     if name not in startup.updates:
         return False
-    found = startup.value(startup.updates[name])
-    if found.dtype != dtype or list(found.shape or ()) != list(shape):
+    existing = startup.value(startup.updates[name])
+    if existing.dtype != dtype or list(existing.shape or ()) != list(shape):
         raise InputError(
-            f"the startup program initialises '{name}' as {found.dtype} {found.shape} already, and {who_differs} "
+            f"the startup program initialises '{name}' as {existing.dtype} {existing.shape} already, and {who_differs} "
             f"{dtype} {list(shape)}: give one of the two another name, or use a startup program of its own"
         )
     return True

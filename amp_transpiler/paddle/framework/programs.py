@@ -1,4 +1,4 @@
-"""The programs being built: which is current, and its inputs."""
+"""Keeps the programs being built: which is current, and its inputs."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ def without_optimizer(program: Program, fetch_list: Any) -> tuple[Any, bool]:
     if not isinstance(fetch_list, (list, tuple)) or not any(isinstance(item, (list, tuple)) for item in fetch_list):
         return fetch_list, False
     names = {str(node.name) for node in program.model.graph if role_of(node) == "optimize"}
-    kept = [item for item in fetch_list if not _is_optimizer(item, names)]
-    return kept, len(kept) < len(fetch_list)
+    fetched = [item for item in fetch_list if not _is_optimizer(item, names)]
+    return fetched, len(fetched) < len(fetch_list)
 
 
 def _is_optimizer(item: Any, names: set[str]) -> bool:
@@ -48,11 +48,11 @@ def pruned(program: Program, fetch: Iterable[str]) -> Program:
 
 
 def _needed(values: Iterable[ir.Value]) -> set[ir.Node]:
-    """The nodes that values are computed by."""
-    stack, found = list(values), set[ir.Node]()
+    """Return the nodes that values are computed by."""
+    stack, nodes = list(values), set[ir.Node]()
     while stack:
         node = stack.pop().producer()
-        if node is not None and node not in found:
-            found.add(node)
+        if node is not None and node not in nodes:
+            nodes.add(node)
             stack.extend(reads_of(node))
-    return found
+    return nodes

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and on the order of creation, so that they are the same on every machine.
+"""Draws numbers that depend on a seed and on the order of creation, so that they are the same on every machine.
 
 As in Paddle, the order in which values are created decides: building a network twice with one seed gives equal
 weights, whatever its parameters are called. The numbers are numpy's, not those of Paddle's generators. A startup
@@ -21,7 +21,7 @@ _turns: dict[str, int] = {}  # name of a drawn value -> how many others were dra
 
 
 def seed(value: int) -> None:
-    """Set the seed of programs that have none of their own (`program.random_seed`), and begin to count anew."""
+    """Set the seed of programs without one (`program.random_seed`), and count from the start again."""
     if not hasattr(value, "__index__"):
         raise InputError(f"seed must be a whole number, got {value!r:.80}")
     _state["seed"] = int(value)

@@ -1,4 +1,4 @@
-"""The persistable values that Dropout masks are computed from: a seed and a step number."""
+"""Adds the persistable values that Dropout masks are computed from: a seed and a step number."""
 
 from __future__ import annotations
 

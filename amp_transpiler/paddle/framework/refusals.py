@@ -1,4 +1,4 @@
-"""Functions that refuse: names of Paddle that a static ONNX program cannot have, with the reason."""
+"""Refuses names of Paddle that a static ONNX program cannot have, with the reason."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class Refusal:
 
 
 def refusal(name: str, reason: str) -> Any:
-    """Return what refuses under this name."""
+    """Return the stand-in that refuses under this name."""
     return Refusal(name, reason)

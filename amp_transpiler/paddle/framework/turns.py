@@ -1,4 +1,4 @@
-"""The loops that a program is being built inside of: what is drawn in their bodies depends on the turn."""
+"""Tracks the loops that a program is being built inside: what is drawn in their bodies depends on the turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _turns: contextvars.ContextVar[tuple[tuple[Program, ir.Value], ...]] = contextva
 
 @contextlib.contextmanager
 def in_turn(program: Program, number: ir.Value) -> Iterator[None]:
-    """Build the body of a loop of a program inside; `number` is that of the turn, an int64 scalar."""
+    """Build the body of a loop inside the `with` block; `number` is that of the turn, an int64 scalar."""
     token = _turns.set((*_turns.get(), (program, number)))
     try:
         yield
@@ -28,5 +28,5 @@ def in_turn(program: Program, number: ir.Value) -> Iterator[None]:
 
 
 def turn_numbers(program: Program) -> list[ir.Value]:
-    """Return the numbers of the turns of the loops of a program that it is being built inside of, outer ones first."""
+    """Return the turn numbers of the loops that a program is being built inside, outer ones first."""
     return [number for owner, number in _turns.get() if owner is program]

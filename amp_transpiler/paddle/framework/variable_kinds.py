@@ -1,4 +1,4 @@
-"""Kinds of variables, by the names of Paddle's scripts."""
+"""Tells kinds of variables apart, under the names of Paddle's scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _KindOfVariable(abc.ABCMeta):
 
 
 class Parameter(Variable, metaclass=_KindOfVariable):
-    """For `isinstance` alone: a parameter of a program, trainable or not; running statistics count, as in Paddle."""
+    """Serves only `isinstance`: a parameter of a program, trainable or not; running statistics count, as in Paddle."""
 
 
 def is_parameter(var: Variable) -> bool:

@@ -79,11 +79,11 @@ def why_without_gradient(program: Program, loss: str, names: Sequence[str], aske
 
 def _ancestors(target: ir.Value) -> set[ir.Value]:
     """Return the values that a value is computed from, itself included."""
-    found, stack = {target}, [target]
+    ancestors, stack = {target}, [target]
     while stack:
         node = stack.pop().producer()
         for value in () if node is None else node.inputs:
-            if value is not None and value not in found:
-                found.add(value)
+            if value is not None and value not in ancestors:
+                ancestors.add(value)
                 stack.append(value)
-    return found
+    return ancestors

@@ -1,4 +1,4 @@
-"""Wrappers of optimizers and averages: `paddle.incubate`."""
+"""`paddle.incubate`: has wrappers of optimizers, and averages."""
 
 from typing import TYPE_CHECKING
 

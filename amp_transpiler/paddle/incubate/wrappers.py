@@ -1,4 +1,4 @@
-"""Optimizers around optimizers, those of mixed precision among them: merged gradients, look-ahead, recomputing."""
+"""Wraps optimizers, those of mixed precision among them: merged gradients, look-ahead, recomputing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Stopped = Collection[Variable | str] | None
 
 
 class _Wrapper:
-    """An optimizer around another; what it does not have is asked of that one.
+    """Wraps an optimizer; attributes that the wrapper lacks are read from that optimizer.
 
     Args:
         inner_optimizer: an optimizer, or the result of `decorate`.
@@ -129,7 +129,7 @@ class RecomputeOptimizer(_Wrapper):
         super().__init__(optimizer)
 
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
-        """Take Paddle's list of what is kept, without effect: what pays is decided for the sizes of a step."""
+        """Take Paddle's list of what is kept, without effect: the sizes of a step decide what is recomputed."""
 
     def backward(
         self,
@@ -222,10 +222,10 @@ class LookAhead(_Wrapper):
         slow = b.where(first, fast, held)
         mixed = b.add(b.mul(fast, self.alpha), b.mul(slow, 1.0 - self.alpha))
         program.updates[str(held.name)] = str(b.where(meets, mixed, slow).name)
-        kept = b.where(meets, mixed, fast)
+        updated = b.where(meets, mixed, fast)
         if name != parameter.name:
-            program.updates[name] = str(kept.name)
-        program.updates[parameter.name] = str(b.cast(kept, parameter.value.dtype).name)
+            program.updates[name] = str(updated.name)
+        program.updates[parameter.name] = str(b.cast(updated, parameter.value.dtype).name)
 
 
 check_arguments(globals(), __all__)

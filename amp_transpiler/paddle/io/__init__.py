@@ -1,4 +1,4 @@
-"""Data for training: data sets, samplers, and the loader that makes batches of them."""
+"""Provides data for training: data sets, samplers, and the loader that makes batches of them."""
 # ruff: noqa: F403  # the names are `__all__` of each module
 
 from typing import TYPE_CHECKING

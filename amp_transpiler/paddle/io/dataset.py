@@ -1,4 +1,4 @@
-"""Data sets: by number (`Dataset`) or one sample after the other (`IterableDataset`), and what is made of them."""
+"""Reads samples by number (`Dataset`) or one after the other (`IterableDataset`), and combines such data sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Dataset:
-    """Samples by number. A subclass defines `__getitem__(index)` and `__len__()`.
+    """Reads samples by number. A subclass defines `__getitem__(index)` and `__len__()`.
 
     A sample is an array or a number, or several in a list, tuple or dictionary.
     """
@@ -38,7 +38,7 @@ class Dataset:
 
 
 class IterableDataset:
-    """Samples one after the other. A subclass defines `__iter__()`.
+    """Yields samples one after the other. A subclass defines `__iter__()`.
 
     With workers, each goes through all samples; `get_worker_info()` tells it which part to yield.
     """
@@ -140,7 +140,7 @@ class ConcatDataset(Dataset):
 
 
 class Subset(Dataset):
-    """Some samples of a data set.
+    """Holds some samples of a data set.
 
     Args:
         dataset: the data set.

@@ -1,4 +1,4 @@
-"""`DataLoader.from_generator`: feeds from a generator, in the form of Paddle 1."""
+"""`DataLoader.from_generator` yields feeds from a generator, in the form of Paddle 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reader = Callable[[], Iterable[Any]]
 
 
 class GeneratorLoader:
-    """Batches of a function that returns an iterable; one of the three setters says what that yields.
+    """Yields batches of a function that returns an iterable; one of the three setters says what that yields.
 
     Args:
         feed_list: variables or names that the parts of a sample are fed to.

@@ -1,4 +1,4 @@
-"""`DataLoader`: batches of a data set, made ahead by workers."""
+"""`DataLoader` yields batches of a data set, which workers make ahead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _local = threading.local()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker of a loader.
+    """Describes a worker of a loader.
 
     Attributes:
         id: its number.
@@ -77,7 +77,7 @@ def _part(sample: Any, key: Any) -> Any:
 
 
 class DataLoader:
-    """Batches of a data set, in its order or a drawn one.
+    """Yields batches of a data set, in its order or a drawn one.
 
     Batches are lists of arrays; dictionaries for `Executor.run` where samples are dictionaries, or with `feed_list` and
     `return_list=False`. It can be gone through again and again; what is drawn depends on `seed` and the epoch.
@@ -144,17 +144,17 @@ class DataLoader:
         self.batch_size, self.drop_last = batch_size, drop_last
         self.batch_sampler = self._sampler(batch_sampler, shuffle)
 
-    def _sampler(self, given: Iterable[Sequence[int]] | None, shuffle: bool) -> Any:
+    def _sampler(self, batch_sampler: Iterable[Sequence[int]] | None, shuffle: bool) -> Any:
         if isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__"):
-            if shuffle or given is not None:
+            if shuffle or batch_sampler is not None:
                 raise InputError(
                     "DataLoader: an iterable data set has an order of its own: leave out shuffle and samplers"
                 )
             return None
-        if given is not None:
+        if batch_sampler is not None:
             if self.batch_size != 1 or shuffle or self.drop_last:
                 raise InputError("DataLoader: give batch_sampler, or batch_size, shuffle and drop_last")
-            return given
+            return batch_sampler
         return BatchSampler(self.dataset, None, shuffle, self.batch_size or 1, self.drop_last)
 
     def __len__(self) -> int:
@@ -238,7 +238,7 @@ class DataLoader:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, free: queue.SimpleQueue[int]) -> None:
-        """Tell a worker of the pool which one it is."""
+        """Give a worker of the pool its number."""
         self._begin_as(free.get())
 
     def _begin_as(self, number: int) -> None:
@@ -247,7 +247,7 @@ class DataLoader:
             self.worker_init_fn(number)
 
     def _streamed(self) -> Iterator[Any]:
-        """Yield batches of an iterable data set, one of each worker in turn, each with an iterator of its own."""
+        """Yield batches of an iterable data set, one of each worker in turn, each with a separate iterator."""
         stop = threading.Event()
         lanes: list[queue.Queue[Any]] = [queue.Queue(self.prefetch_factor) for _ in range(self.num_workers)]
 

@@ -1,4 +1,4 @@
-"""Samplers: the numbers of the samples, one by one (`Sampler`) or in batches (`BatchSampler`)."""
+"""Yields the numbers of the samples, one by one (`Sampler`) or in batches (`BatchSampler`)."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Sampler:
         """Set which epoch is drawn next."""
         self.epoch = int(epoch)
 
-    def _draws(self, given: Any = None) -> Any:
+    def _draws(self, generator: Any = None) -> Any:
         """Return the generator of this epoch, and go to the next one."""
         self.epoch += 1
-        if isinstance(given, np.random.Generator):
-            return given
+        if isinstance(generator, np.random.Generator):
+            return generator
         return np.random.default_rng([global_seed() & (2**63 - 1), self.epoch - 1])
 
 
 class SequenceSampler(Sampler):
-    """All samples in their order.
+    """Yields all samples in their order.
 
     Args:
         data_source: the data set.
@@ -67,7 +67,7 @@ class SequenceSampler(Sampler):
 
 
 class RandomSampler(Sampler):
-    """Samples in an order that is drawn anew for each epoch.
+    """Yields samples in an order that is drawn for each epoch.
 
     Args:
         data_source: the data set.
@@ -99,7 +99,7 @@ class RandomSampler(Sampler):
 
 
 class SubsetRandomSampler(Sampler):
-    """Some samples in an order that is drawn anew for each epoch.
+    """Yields some samples in an order that is drawn for each epoch.
 
     Args:
         indices: their numbers.
@@ -113,7 +113,7 @@ class SubsetRandomSampler(Sampler):
 
 
 class WeightedRandomSampler(Sampler):
-    """Samples drawn in proportion to weights.
+    """Yields samples drawn in proportion to weights.
 
     Args:
         weights: one for each sample.
@@ -126,12 +126,16 @@ class WeightedRandomSampler(Sampler):
 
     def __init__(self, weights: Sequence[float], num_samples: int, replacement: bool = True) -> None:
         super().__init__(weights)
-        found = np.asarray(weights, np.float64)
-        if found.ndim != 1 or (found < 0).any() or not found.sum() > 0:
+        weight_array = np.asarray(weights, np.float64)
+        if weight_array.ndim != 1 or (weight_array < 0).any() or not weight_array.sum() > 0:
             raise OptionError("WeightedRandomSampler: weights must be a list of numbers from 0 on, not all of them 0")
-        if num_samples < 1 or (not replacement and num_samples > np.count_nonzero(found)):
+        if num_samples < 1 or (not replacement and num_samples > np.count_nonzero(weight_array)):
             raise OptionError(f"WeightedRandomSampler: {num_samples} samples cannot be drawn")
-        self.shares, self.num_samples, self.replacement = found / found.sum(), int(num_samples), replacement
+        self.shares, self.num_samples, self.replacement = (
+            weight_array / weight_array.sum(),
+            int(num_samples),
+            replacement,
+        )
 
     def __iter__(self) -> Iterator[int]:
         drawn = self._draws().choice(len(self.shares), self.num_samples, self.replacement, self.shares)
@@ -142,7 +146,7 @@ class WeightedRandomSampler(Sampler):
 
 
 class BatchSampler:
-    """Numbers of samples in batches.
+    """Yields numbers of samples in batches.
 
     Args:
         dataset: the data set; or give a sampler.
@@ -194,7 +198,7 @@ class BatchSampler:
 
 
 class DistributedBatchSampler(BatchSampler):
-    """Batches of one of several processes: every process gets as many, and samples are repeated to make that up.
+    """Yields batches for one of several processes: all get as many, for which some samples are repeated.
 
     Args:
         dataset: the data set.
@@ -227,9 +231,9 @@ class DistributedBatchSampler(BatchSampler):
         numbers = list(self.sampler)
         total = self.num_samples * self.nranks
         numbers = (numbers * math.ceil(total / max(len(numbers), 1)))[:total]
-        own = numbers[self.local_rank :: self.nranks]
-        for start in range(0, len(own), self.batch_size):
-            batch = own[start : start + self.batch_size]
+        rank_numbers = numbers[self.local_rank :: self.nranks]
+        for start in range(0, len(rank_numbers), self.batch_size):
+            batch = rank_numbers[start : start + self.batch_size]
             if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
 

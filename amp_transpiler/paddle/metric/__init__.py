@@ -1,4 +1,4 @@
-"""Measures of predictions, counted in Python over batches, and `accuracy` inside a program."""
+"""Measures predictions, in Python over batches, or inside a program with `accuracy`."""
 
 from typing import TYPE_CHECKING
 

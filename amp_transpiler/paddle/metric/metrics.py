@@ -1,4 +1,4 @@
-"""Accuracy, precision, recall and area under the curve of all batches so far."""
+"""Computes accuracy, precision, recall and area under the curve of all batches so far."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Metric(abc.ABC):
         """Return its name."""
 
     def compute(self, *args: Any) -> Any:
-        """Return what `update` takes, given predictions and labels: these themselves, unless a subclass says else."""
+        """Return what `update` takes, given predictions and labels: these themselves, unless a subclass differs."""
         return args
 
 
 class Accuracy(Metric):
-    """The part of the samples whose label is among the best scores.
+    """Measures the part of the samples whose label is among the best scores.
 
     Args:
         topk: how many scores count: one number, or several.
@@ -78,13 +78,13 @@ class Accuracy(Metric):
                 f"Accuracy.update takes what compute returned, [..., {max(self.topk)}], got {correct!r:.80}"
             )
         count = int(np.prod(hits.shape[:-1]))
-        found = []
+        accuracies = []
         for number, k in enumerate(self.topk):
             right = float(hits[..., :k].sum())
             self.total[number] += right
             self.count[number] += count
-            found.append(right / count if count else 0.0)
-        return found[0] if len(found) == 1 else found
+            accuracies.append(right / count if count else 0.0)
+        return accuracies[0] if len(accuracies) == 1 else accuracies
 
     def reset(self) -> None:
         """Forget all batches."""
@@ -92,8 +92,8 @@ class Accuracy(Metric):
 
     def accumulate(self) -> Any:
         """Return the accuracy of all batches, one for each k."""
-        found = [right / count if count else 0.0 for right, count in zip(self.total, self.count, strict=True)]
-        return found[0] if len(found) == 1 else found
+        accuracies = [right / count if count else 0.0 for right, count in zip(self.total, self.count, strict=True)]
+        return accuracies[0] if len(accuracies) == 1 else accuracies
 
     def name(self) -> list[str]:
         """Return its name, one for each k."""
@@ -101,7 +101,7 @@ class Accuracy(Metric):
 
 
 class _Positives(Metric):
-    """Counts of positive predictions and labels.
+    """Counts positive predictions and labels.
 
     Args:
         name: its name.
@@ -130,7 +130,7 @@ class _Positives(Metric):
 
 
 class Precision(_Positives):
-    """The part of the samples called positive that are.
+    """Measures the part of the samples called positive that are positive.
 
     Args:
         name: its name.
@@ -145,7 +145,7 @@ class Precision(_Positives):
 
 
 class Recall(_Positives):
-    """The part of the positive samples that were called so.
+    """Measures the part of the positive samples that were called positive.
 
     Args:
         name: its name.
@@ -160,7 +160,7 @@ class Recall(_Positives):
 
 
 class Auc(Metric):
-    """The area under the curve of true over false positives, from counts in bins.
+    """Measures the area under the curve of true over false positives, from counts in bins.
 
     Args:
         curve: `ROC`.
@@ -182,7 +182,7 @@ class Auc(Metric):
         self._positive, self._negative = (np.zeros(self._bins, np.int64) for _ in range(2))
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Take probabilities, [samples, 2] or of the positive class alone, and labels, 0 or 1."""
+        """Take probabilities, [samples, 2] or only of the positive class, and labels, 0 or 1."""
         scores = np.asarray(preds, np.float64)
         scores = scores[:, 1] if scores.ndim == 2 and scores.shape[1] == 2 else scores.reshape(-1)
         places, truth = (scores * (self._bins - 1)).astype(np.int64), _column(labels, "labels") > 0.5

@@ -1,4 +1,4 @@
-"""Adamax: Adam with the largest gradient of late instead of the average squared one."""
+"""Adamax: Adam that divides by the largest recent gradient instead of the average squared one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The moments that Adam and its relatives share."""
+"""Updates the moments that Adam and its relatives share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AdamRule", "AdaptiveOptimizer", "Moments"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moments:
-    """Running averages of one parameter's gradients, this step's included.
+    """Holds running averages of one parameter's gradients, this step's included.
 
     Attributes:
         first: average gradient.
@@ -64,7 +64,7 @@ class AdaptiveOptimizer(Optimizer):
 
 
 class AdamRule(AdaptiveOptimizer):
-    """The update of Adam and AdamW, which differ in how the weight decays."""
+    """Implements the update of Adam and AdamW, which differ in how the weight decays."""
 
     def _update(self, update: ParameterUpdate) -> None:
         moments = self._moments(update)

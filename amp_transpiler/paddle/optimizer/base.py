@@ -124,7 +124,7 @@ class Optimizer(abc.ABC):
 
     @property
     def regularization(self) -> WeightDecayRegularizer | None:
-        """The term that `weight_decay` adds to the gradient of a parameter without a regularizer of its own."""
+        """Return the term that `weight_decay` adds to the gradient of a parameter that has no regularizer."""
         decay = self.weight_decay
         return decay if decay is None or isinstance(decay, WeightDecayRegularizer) else L2Decay(float(decay))
 
@@ -257,7 +257,7 @@ class Optimizer(abc.ABC):
                 logger.info("set_lr: '%s' is not in the scope; run the startup program before set_lr", name)
 
     def step(self, *_: object) -> NoReturn:
-        """Refuse: dynamic mode's.
+        """Refuse: it belongs to dynamic mode.
 
         Raises:
             InputError: always.
@@ -339,10 +339,15 @@ class Optimizer(abc.ABC):
         Those that are plain are yielded as they are.
         """
         if self.grad_clip is None:
-            for parameter, given in pairs:
-                yield parameter, given.value if self._is_plain(parameter) else self._unscaled(builder, given.value)
+            for parameter, gradient_variable in pairs:
+                yield (
+                    parameter,
+                    gradient_variable.value
+                    if self._is_plain(parameter)
+                    else self._unscaled(builder, gradient_variable.value),
+                )
             return
-        gradients = [self._unscaled(builder, given.value) for _, given in pairs]
+        gradients = [self._unscaled(builder, gradient_variable.value) for _, gradient_variable in pairs]
         chosen = [i for i, (parameter, _) in enumerate(pairs) if parameter.info is None or parameter.info.need_clip]
         for index, clipped in zip(chosen, self.grad_clip.clip(builder, [gradients[i] for i in chosen]), strict=True):
             gradients[index] = clipped
@@ -355,8 +360,8 @@ class Optimizer(abc.ABC):
         return scaled and self.grad_clip is None and self._regularizer_of(parameter) is None and not self._rescales
 
     def _regularizer_of(self, parameter: Variable) -> WeightDecayRegularizer | None:
-        own = parameter.info.regularizer if parameter.info is not None else None
-        return own if own is not None else self.regularization
+        regularizer = parameter.info.regularizer if parameter.info is not None else None
+        return regularizer if regularizer is not None else self.regularization
 
     def _unscaled(self, builder: GraphBuilder, gradient: ir.Value) -> ir.Value:
         if self.inverse_scale is None:
@@ -425,13 +430,13 @@ def _checked(label: str, parameters: Sequence[Variable | str] | None) -> list[Va
         return None
     if isinstance(parameters, (str, Variable)):
         raise OptionError(f"{label}: parameters must be a list, got {parameters!r}: put it in brackets")
-    for parameter in (found := list(parameters)):
+    for parameter in (listed := list(parameters)):
         if not isinstance(parameter, (str, Variable)):
             raise OptionError(
                 f"{label}: parameters must be variables or names, got {parameter!r}; for a learning rate or "
                 "weight decay of a parameter's own use its ParamAttr"
             )
-    return found
+    return listed
 
 
 def _generated(key: str, program: Program) -> str:

@@ -156,11 +156,11 @@ class PolynomialDecay(LRScheduler):
     def rate(self, epoch: Scalar) -> Scalar:
         """Return the learning rate in an epoch."""
         if self.cycle:
-            left = 1.0 - epoch / (maximum(ceil(epoch / self.decay_steps), 1.0) * self.decay_steps)
+            remaining = 1.0 - epoch / (maximum(ceil(epoch / self.decay_steps), 1.0) * self.decay_steps)
         else:
-            left = 1.0 - minimum(epoch, float(self.decay_steps)) / self.decay_steps
+            remaining = 1.0 - minimum(epoch, float(self.decay_steps)) / self.decay_steps
         # Rounding may leave a tiny negative number at the end, which has no fractional power.
-        return (self.base_lr - self.end_lr) * maximum(left, 0.0) ** self.power + self.end_lr
+        return (self.base_lr - self.end_lr) * maximum(remaining, 0.0) ** self.power + self.end_lr
 
 
 class LinearWarmup(LRScheduler):

@@ -113,8 +113,8 @@ class LRScheduler:
     def state_dict(self) -> dict[str, Any]:
         """Return what the schedule goes on from: keep it beside a checkpoint."""
         self.state_keys()
-        found = {key: vars(self)[key] for key in self.keys if key in vars(self)}
-        return {key: value.item() if isinstance(value, np.generic) else value for key, value in found.items()}
+        state = {key: vars(self)[key] for key in self.keys if key in vars(self)}
+        return {key: value.item() if isinstance(value, np.generic) else value for key, value in state.items()}
 
     def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned.
@@ -161,8 +161,8 @@ class LRScheduler:
         Returns:
             A float32 scalar.
         """
-        found = self.at(Symbol(builder, builder.cast(step_value, ir.DataType.FLOAT)))
-        return found.value if isinstance(found, Symbol) else builder.constant(found, ir.DataType.FLOAT)
+        rate = self.at(Symbol(builder, builder.cast(step_value, ir.DataType.FLOAT)))
+        return rate.value if isinstance(rate, Symbol) else builder.constant(rate, ir.DataType.FLOAT)
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate after `step` calls of `step`, or steps of a program that counts them."""
@@ -194,17 +194,17 @@ class LRScheduler:
     _warned = False
 
     @staticmethod
-    def _number(found: Scalar) -> float:
-        assert not isinstance(found, Symbol)
-        return float(found)
+    def _number(scalar: Scalar) -> float:
+        assert not isinstance(scalar, Symbol)
+        return float(scalar)
 
 
 def piecewise(epoch: Scalar, boundaries: Sequence[int], values: Sequence[float]) -> Scalar:
     """Return `values[i]` for the first `i` with `epoch < boundaries[i]`, else the last value."""
-    found: Scalar = values[-1]
+    rate: Scalar = values[-1]
     for bound, value in reversed(list(zip(boundaries, values, strict=False))):
-        found = where_less(epoch, bound, value, found)
-    return found
+        rate = where_less(epoch, bound, value, rate)
+    return rate
 
 
 def cosine(start: float, stop: float, done: Scalar) -> Scalar:

@@ -59,12 +59,12 @@ class OneCycleLR(LRScheduler):
 
     def rate(self, epoch: Scalar) -> Scalar:
         """Return the learning rate in an epoch."""
-        found: Scalar = self.corners[-1][1]
+        value: Scalar = self.corners[-1][1]
         for (start, before), (stop, after) in reversed(list(itertools.pairwise(self.corners))):
             done = (epoch - start) / (stop - start)
             leg = cosine(before, after, done) if self.anneal_strategy == "cos" else done * (after - before) + before
-            found = where_less(epoch, stop, leg, found)
-        return found
+            value = where_less(epoch, stop, leg, value)
+        return value
 
 
 class CyclicLR(LRScheduler):

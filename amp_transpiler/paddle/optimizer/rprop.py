@@ -1,4 +1,4 @@
-"""Rprop: the sign of the gradient alone, with a rate for each element."""
+"""Rprop: steps by the sign of the gradient only, with a rate for each element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training step's update of a program, while it is appended: what an optimizer's rule works with."""
+"""Appends one training step's update to a program: what an optimizer's rule works with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Setting: TypeAlias = float | Variable
 
 
 class UpdateStep:
-    """The update of all parameters in one training step.
+    """Appends the update of all parameters in one training step.
 
     A step that is skipped changes nothing, by its scalars alone, which costs next to nothing: the gradient and the rate
     are 0, factors on accumulators (`unless_skipped`) are 1, and what keeps a divisor away from 0 is 1.
@@ -37,7 +37,9 @@ class UpdateStep:
     def __init__(self, program: Program, startup: Program, skip: ir.Value | None) -> None:
         self.program = program
         self.startup = startup
-        self._skip = None if skip is None else self.builder.reshape(skip, []) if skip.shape != ir.Shape([]) else skip
+        self._skip = skip
+        if skip is not None and skip.shape != ir.Shape([]):
+            self._skip = self.builder.reshape(skip, [])
         self._shared: dict[Hashable, Expr] = {}
 
     @property
@@ -104,7 +106,7 @@ class UpdateStep:
 
     def _values(self, inputs: Sequence[Number], like: ir.Value) -> list[ir.Value]:
         builder = self.builder
-        return [one.value if isinstance(one, Expr) else builder.operand(one, like) for one in inputs]
+        return [number.value if isinstance(number, Expr) else builder.operand(number, like) for number in inputs]
 
     def round_into(self, parameter: ir.Value, new: ir.Value) -> None:
         """Replace a float16 or bfloat16 parameter by a float32 value, rounded."""
@@ -138,7 +140,7 @@ class UpdateStep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParameterUpdate:
-    """The update of one parameter.
+    """Appends the update of one parameter.
 
     Attributes:
         step: the step that it is part of.

@@ -1,4 +1,4 @@
-"""Building, running, saving and loading programs: `paddle.static`."""
+"""`paddle.static`: builds, runs, saves and loads programs."""
 
 from typing import TYPE_CHECKING
 

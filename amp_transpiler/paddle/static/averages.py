@@ -1,4 +1,4 @@
-"""Averages of parameters over the steps of a training: `ExponentialMovingAverage` and `ModelAverage`."""
+"""`ExponentialMovingAverage` and `ModelAverage` average parameters over the steps of a training run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
 
 class _Average(abc.ABC):
-    """Averages in the scope, which can take the place of parameters for a while.
+    """Keeps averages in the scope, which can take the place of parameters for a while.
 
     Args:
         name: put before the names of the averages.
@@ -53,23 +53,23 @@ class _Average(abc.ABC):
             InputError: no step was averaged yet, or averages are applied already.
         """
         del executor
-        found = global_scope() if scope is None else scope
+        active_scope = global_scope() if scope is None else scope
         if self._saved:
             raise InputError(f"{type(self).__name__}.apply: the averages are applied already: call restore() first")
-        averages = self._averages(found)
-        self._saved = {name: np.array(found[name]) for name in averages}
+        averages = self._averages(active_scope)
+        self._saved = {name: np.array(active_scope[name]) for name in averages}
         try:
-            found.update({name: average.astype(self._saved[name].dtype) for name, average in averages.items()})
+            active_scope.update({name: average.astype(self._saved[name].dtype) for name, average in averages.items()})
             yield
         finally:
             if need_restore:
-                self.restore(scope=found)
+                self.restore(scope=active_scope)
 
     def restore(self, executor: Any = None, scope: Scope | None = None) -> None:
         """Give the parameters the values that they had before `apply`."""
         del executor
-        found = global_scope() if scope is None else scope
-        found.update(self._saved)
+        active_scope = global_scope() if scope is None else scope
+        active_scope.update(self._saved)
         self._saved = {}
 
     def _state(self, program: Program, name: str, shape: Sequence[int], initial: float = 0.0) -> Variable:
@@ -131,8 +131,8 @@ class ExponentialMovingAverage(_Average):
             rest = builder.sub(1.0, decay)
             for parameter in parameters:
                 held = self._state(program, f"{parameter.name}_ema", parameter.shape)
-                kept = builder.mul(held.value, decay)
-                _replace(program, held, builder.add(kept, builder.mul(_new_value(program, parameter), rest)))
+                decayed = builder.mul(held.value, decay)
+                _replace(program, held, builder.add(decayed, builder.mul(_new_value(program, parameter), rest)))
                 self._held[parameter.name] = held.name
             product = self._state(program, "ema_decay_pow", [], 1.0)
             _replace(program, product, builder.mul(product.value, decay))
@@ -156,7 +156,7 @@ _MOST = 16384.0  # sums of more steps would lose what is added
 
 
 class ModelAverage(_Average):
-    """Plain averages over the last steps: made behind `minimize`, in the current program.
+    """Averages parameters over the last steps; it is created behind `minimize`, in the current program.
 
     Args:
         average_window_rate: the window as a part of all steps.

@@ -26,7 +26,7 @@ _LEAST = 16  # the smallest power of two that is a bucket by default
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bucket:
-    """How one axis of a feed is padded, behind its last element.
+    """Says how one axis of a feed is padded behind its last element.
 
     Attributes:
         axis: the axis; -1 is the last.
@@ -54,19 +54,19 @@ class Bucket:
             raise OptionError(f"Bucket: sizes must be positive integers, got {self.sizes!r:.80}")
 
     def size_for(self, size: int) -> int:
-        """Return what a size is padded to."""
+        """Return the size that a size is padded to."""
         if self.sizes is None:
             return max(_LEAST, 1 << (size - 1).bit_length()) if size else size
         if isinstance(self.sizes, Sequence):
-            known = sorted(self.sizes)
-            place = bisect.bisect_left(known, size)
-            return known[place] if place < len(known) else size
+            ascending = sorted(self.sizes)
+            place = bisect.bisect_left(ascending, size)
+            return ascending[place] if place < len(ascending) else size
         return -(-size // self.sizes) * self.sizes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis that was padded.
+    """Describes an axis that was padded.
 
     Attributes:
         name: the feed.
@@ -82,7 +82,7 @@ class Axis:
 
 
 class Buckets:
-    """Pads feeds, checks once that a step does not see it, and cuts what is fetched back.
+    """Pads feeds, checks once that this does not change a step, and cuts the padding off what is fetched.
 
     Args:
         given: feed -> how it is padded, or several of them for several axes.
@@ -96,11 +96,12 @@ class Buckets:
             raise OptionError(f"bucket must be a dictionary of feeds and Bucket(axis, value), got {given!r:.80}")
         self._buckets: dict[Any, tuple[Bucket, ...]] = {}
         for name, entry in given.items():
-            parts = (entry,) if isinstance(entry, Bucket) else tuple(entry) if isinstance(entry, (list, tuple)) else ()
+            several = tuple(entry) if isinstance(entry, (list, tuple)) else ()
+            parts = (entry,) if isinstance(entry, Bucket) else several
             if not parts or not all(isinstance(part, Bucket) for part in parts):
                 raise OptionError(f"bucket['{name}'] must be a Bucket(axis, value) or several, got {entry!r:.80}")
             self._buckets[name] = parts
-        self._known: weakref.WeakKeyDictionary[Program, dict[Any, _Cuts]] = weakref.WeakKeyDictionary()
+        self._cuts_by_key: weakref.WeakKeyDictionary[Program, dict[Any, _Cuts]] = weakref.WeakKeyDictionary()
 
     def fit(
         self,
@@ -138,24 +139,24 @@ class Buckets:
         return padded, self._cuts(program, fetch, arrays, padded, axes, scope)
 
     def _padded(self, program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[Axis]]:
-        """Return the feeds, those with a bucket padded, and the axes that were."""
-        found, axes = dict(arrays), list[Axis]()
+        """Return the feeds, padded where they have a bucket, and the axes that were padded."""
+        feeds, axes = dict(arrays), list[Axis]()
         for key, parts in self._buckets.items():
             name = program.name_of(key)
             if name not in arrays:
                 continue
             for part in parts:
-                array = found[name]
+                array = feeds[name]
                 if not -array.ndim <= part.axis < array.ndim:
                     raise InputError(f"bucket['{name}']: {list(array.shape)} is fed, which has no axis {part.axis}")
                 axis = part.axis % array.ndim
-                size, wanted = array.shape[axis], part.size_for(array.shape[axis])
-                if size == wanted:
+                size, padded_size = array.shape[axis], part.size_for(array.shape[axis])
+                if size == padded_size:
                     continue
-                widths = [(0, wanted - size if i == axis else 0) for i in range(array.ndim)]
-                found[name] = np.pad(array, widths, constant_values=_value(name, array.dtype, part.value))
-                axes.append(Axis(name, axis, size, wanted))
-        return found, axes
+                widths = [(0, padded_size - size if i == axis else 0) for i in range(array.ndim)]
+                feeds[name] = np.pad(array, widths, constant_values=_value(name, array.dtype, part.value))
+                axes.append(Axis(name, axis, size, padded_size))
+        return feeds, axes
 
     def _cuts(
         self,
@@ -167,9 +168,9 @@ class Buckets:
         scope: Scope,
     ) -> dict[str, tuple[slice, ...]]:
         """Return the part of each fetched value that belongs to the feeds as they are; see `fit`."""
-        known = self._known.setdefault(program, {})
+        cached = self._cuts_by_key.setdefault(program, {})
         key = (program.version, tuple(fetch), tuple(sorted((axis.name, axis.axis) for axis in axes)))
-        cuts = known.get(key)
+        cuts = cached.get(key)
         parts = None if cuts is None else cuts.for_axes(axes)
         if parts is None:
             if node := drawing(program):
@@ -184,8 +185,8 @@ class Buckets:
                 return {}
             if compared.faults and not node:
                 raise InputError(_changed(axes, compared.faults))
-            cuts = _Cuts.of(compared, axes, known.get(key))
-            known[key] = cuts
+            cuts = _Cuts.of(compared, axes, cached.get(key))
+            cached[key] = cuts
             parts = cuts.for_axes(axes)
             assert parts is not None  # it has just been made for them
         return parts
@@ -193,7 +194,7 @@ class Buckets:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cuts:
-    """Which axes of what is fetched are padded: for each the axes of feeds that it may be.
+    """Says which axes of fetched values are padded, and which axes of feeds each of them can be.
 
     Attributes:
         found: fetched name, axis -> the feeds' axes, as (name, axis).
@@ -205,12 +206,12 @@ class _Cuts:
 
     @classmethod
     def of(cls, compared: Compared, axes: Sequence[Axis], before: _Cuts | None) -> _Cuts:
-        """Find the feeds' axes by their sizes; those that earlier feeds have ruled out are none.
+        """Find the feeds' axes by their sizes, without those that earlier feeds have ruled out.
 
         Raises:
             InputError: an axis has a size that is no feed's.
         """
-        found = {}
+        feed_axes = {}
         for name, shape in compared.shapes.items():
             for axis, (size, padded) in enumerate(zip(shape, compared.padded[name], strict=True)):
                 if size == padded:
@@ -223,8 +224,8 @@ class _Cuts:
                         "without, which is the size of no feed: it cannot be cut back. Fetch another value, or leave "
                         "out the bucket"
                     )
-                found[name, axis] = frozenset(fits)
-        return cls(found, {name: len(shape) for name, shape in compared.shapes.items()})
+                feed_axes[name, axis] = frozenset(fits)
+        return cls(feed_axes, {name: len(shape) for name, shape in compared.shapes.items()})
 
     def for_axes(self, axes: Sequence[Axis]) -> dict[str, tuple[slice, ...]] | None:
         """Return the slices for padded feeds; None if it is not known which of several sizes an axis has."""
@@ -257,9 +258,9 @@ def _value(name: str, dtype: np.dtype[Any], value: float) -> Any:
 
 
 def _changed(axes: Sequence[Axis], faults: Sequence[str]) -> str:
-    told = [f"'{axis.name}' axis {axis.axis} from {axis.size} to {axis.padded}" for axis in axes]
+    paddings = [f"'{axis.name}' axis {axis.axis} from {axis.size} to {axis.padded}" for axis in axes]
     return (
-        f"bucket: padding {first_few(told)} changes what the step computes: {first_few(faults)}. Pad with what the "
+        f"bucket: padding {first_few(paddings)} changes what the step computes: {first_few(faults)}. Pad with what the "
         "program leaves out (labels with the loss's ignore_index, a mask with 0), take means over the elements that "
         "count, or leave out the bucket. Nothing was changed in the scope"
     )

@@ -1,4 +1,4 @@
-"""Convolutions that create their filters, of images and volumes: `paddle.static.nn.conv2d` and its kin."""
+"""Builds convolutions of images and volumes that create their filters, such as `paddle.static.nn.conv2d`."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def conv2d(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """A convolution that creates its filters; see `nn.functional.conv2d`.
+    """Append a convolution that creates its filters; see `nn.functional.conv2d`.
 
     Args:
         input: [batch, channels, height, width], or with the channels last.
@@ -67,7 +67,9 @@ def conv2d(
     """
     del use_cudnn
     parts = (param_attr, bias_attr, act, name)
-    return _made("conv2d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format)
+    return _convolution(
+        "conv2d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format
+    )
 
 
 def conv3d(
@@ -85,7 +87,7 @@ def conv3d(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> Variable:
-    """A convolution of volumes that creates its filters; see `conv2d`.
+    """Append a convolution of volumes that creates its filters; see `conv2d`.
 
     Args:
         input: [batch, channels, depth, height, width], or with the channels last.
@@ -107,7 +109,9 @@ def conv3d(
     """
     del use_cudnn
     parts = (param_attr, bias_attr, act, name)
-    return _made("conv3d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format)
+    return _convolution(
+        "conv3d", input, num_filters, filter_size, (stride, padding, dilation), groups, parts, data_format
+    )
 
 
 def conv2d_transpose(
@@ -126,7 +130,7 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """A transposed convolution that creates its filters; see `nn.functional.conv2d_transpose`.
+    """Append a transposed convolution that creates its filters; see `nn.functional.conv2d_transpose`.
 
     Args:
         input: [batch, channels, height, width], or with the channels last.
@@ -152,7 +156,7 @@ def conv2d_transpose(
     del use_cudnn
     parts, windows = (param_attr, bias_attr, act, name), (stride, padding, dilation)
     what = "conv2d_transpose"
-    return _made(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
+    return _convolution(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
 
 
 def conv3d_transpose(
@@ -171,7 +175,7 @@ def conv3d_transpose(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> Variable:
-    """A transposed convolution of volumes that creates its filters; see `conv2d_transpose`.
+    """Append a transposed convolution of volumes that creates its filters; see `conv2d_transpose`.
 
     Args:
         input: [batch, channels, depth, height, width], or with the channels last.
@@ -196,10 +200,10 @@ def conv3d_transpose(
     del use_cudnn
     parts, windows = (param_attr, bias_attr, act, name), (stride, padding, dilation)
     what = "conv3d_transpose"
-    return _made(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
+    return _convolution(what, input, num_filters, filter_size, windows, groups, parts, data_format, output_size)
 
 
-def _made(
+def _convolution(
     what: str,
     x: Variable,
     filters: int,
@@ -210,7 +214,7 @@ def _made(
     data_format: str,
     output_size: Size | None = None,
 ) -> Variable:
-    """A convolution or its transpose, with its parameters: `parts` are their attributes, an activation and a name."""
+    """Append a convolution or its transpose; `parts` are attributes of its parameters, an activation and a name."""
     if filter_size is None:
         raise OptionError(f"{what}: give filter_size")
     weight_attr, bias_attr, act, name = parts

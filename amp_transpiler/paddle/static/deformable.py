@@ -1,4 +1,4 @@
-"""`static.nn.deform_conv2d`: a convolution whose taps are moved by offsets of the data."""
+"""`static.nn.deform_conv2d` builds a convolution whose taps are moved by offsets that the data give."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def deform_conv2d(
     bias_attr: Attr = None,
     name: str | None = None,
 ) -> Variable:
-    """A convolution that reads between the pixels of an image, each tap at a place of its own.
+    """Append a convolution that reads between the pixels of an image: an offset moves each tap.
 
     Args:
         x: [batch, channels, height, width]; all but the batch must be known.
@@ -87,14 +87,14 @@ def deform_conv2d(
     b, taken = builder_of(x, offset, mask), _sampled(x, offset, mask, begins, image, deformable_groups)
     rows = b.reshape(taken.value, [-1, groups, channels // groups * taps, math.prod(sizes)])
     filters = b.reshape(weight.value, [groups, num_filters // groups, channels // groups * taps])
-    found = b.reshape(b.matmul(filters, rows), [-1, num_filters, *sizes])
-    return wrap(x, found if bias is None else b.add(found, b.reshape(bias.value, [1, num_filters, 1, 1])))
+    convolved = b.reshape(b.matmul(filters, rows), [-1, num_filters, *sizes])
+    return wrap(x, convolved if bias is None else b.add(convolved, b.reshape(bias.value, [1, num_filters, 1, 1])))
 
 
 def _begins(
     window: Sequence[int], sizes: Sequence[int], steps: Sequence[int], pads: Sequence[int], gaps: Sequence[int]
 ) -> np.ndarray:
-    """Where each tap reads without an offset, (right, down): [taps, places, 2]."""
+    """Return where each tap reads without an offset, (right, down): [taps, places, 2]."""
     along = [
         np.arange(width)[:, None] * gap + np.arange(size)[None] * step - pad
         for width, size, step, pad, gap in zip(window, sizes, steps, pads, gaps, strict=True)
@@ -116,10 +116,10 @@ def _sampled(
     scale = np.array([2.0 / image[1], 2.0 / image[0]])  # to the coordinates of grid_sample: -1 to 1 over the image
     grid = b.add(b.mul(place, b.constant(scale, x.value.dtype)), b.constant(scale / 2 - 1, x.value.dtype))
     part = wrap(x, b.reshape(x.value, [-1, x.shape[1] // parts, *image]))
-    found = grid_sample(part, wrap(x, grid), align_corners=False)
+    samples = grid_sample(part, wrap(x, grid), align_corners=False)
     if mask is None:
-        return found
-    return wrap(x, b.mul(found.value, b.reshape(mask.value, [-1, 1, taps, places])))
+        return samples
+    return wrap(x, b.mul(samples.value, b.reshape(mask.value, [-1, 1, taps, places])))
 
 
 check_arguments(globals(), __all__)

@@ -1,4 +1,4 @@
-"""`accuracy` and `auc`, computed inside the program."""
+"""`accuracy` and `auc` are computed inside the program."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def accuracy(
         raise InputError(f"accuracy: input must be [samples, classes] with {k} classes or more, got {input!r}")
     b = builder_of(input, label)
     with disable_amp():
-        found = b.nodes("TopK", [b.high(input.value), b.constant([k])], {"axis": 1}, outputs=2)[1]
-        wanted = b.reshape(b.cast(label.value, ir.DataType.INT64), [-1, 1])
-        hits = b.cast(b.compare("Equal", found, wanted), ir.DataType.FLOAT)
+        predicted = b.nodes("TopK", [b.high(input.value), b.constant([k])], {"axis": 1}, outputs=2)[1]
+        labels = b.reshape(b.cast(label.value, ir.DataType.INT64), [-1, 1])
+        hits = b.cast(b.compare("Equal", predicted, labels), ir.DataType.FLOAT)
         return _without_gradient(wrap(input, b.mean(b.sum(hits, [1], keepdims=False), keepdims=False)))
 
 
@@ -131,23 +131,23 @@ def ctr_metric_bundle(input: Variable, label: Variable, ins_tag_weight: Variable
 def _click_sums(input: Variable, label: Variable, ins_tag_weight: Variable | None) -> tuple[Variable, ...]:
     program, b = input.program, builder_of(input, label, ins_tag_weight)
     scores, truth = b.reshape(b.high(input.value), [-1]), b.reshape(b.cast(label.value, ir.DataType.FLOAT), [-1])
-    error, one = b.sub(scores, truth), b.add(b.zeros_like(scores), 1.0)
-    weights = one if ins_tag_weight is None else b.reshape(b.cast(ins_tag_weight.value, ir.DataType.FLOAT), [-1])
+    error, ones = b.sub(scores, truth), b.add(b.zeros_like(scores), 1.0)
+    weights = ones if ins_tag_weight is None else b.reshape(b.cast(ins_tag_weight.value, ir.DataType.FLOAT), [-1])
     parts = {
         "sqrerr": b.mul(error, error),
         "abserr": b.op("Abs", [error]),
         "prob": scores,
         "q": b.op("Sigmoid", [scores]),
         "pos_num": truth,
-        "ins_num": one,
+        "ins_num": ones,
     }
-    found = []
+    sums = []
     for kind, part in parts.items():
         held = _held(program, f"ctr_{kind}", [1])
         total = b.add(held.value, b.sum(b.mul(part, weights), [0]))
         program.updates[held.name] = str(total.name)
-        found.append(_without_gradient(wrap(input, total)))
-    return tuple(found)
+        sums.append(_without_gradient(wrap(input, total)))
+    return tuple(sums)
 
 
 def _held(program: Program, label: str, shape: list[int]) -> Variable:

@@ -146,7 +146,7 @@ class Executor:
         return kind(self.place, options, max_sessions=max_sessions)
 
     def _steps_for(self, program: Program) -> StepExecutor:
-        """Return what runs a program: a training step, with the other processes that this one has joined."""
+        """Return what runs a program; it runs a training step with the other processes that this one has joined."""
         world = joined_world()
         return self._steps if world is None or not is_training_step(program) else self._shared(world)
 
@@ -240,17 +240,17 @@ class Executor:
             return []  # nothing to compute: an empty startup program, for one
         self._look(program, arrays, scope)
         count, fetch = len(fetch), [*fetch, *printed_names(program)]
-        found = self._run(program, fetch, arrays, scope, reaction)
-        print_values(program, [to_host(value) for value in found[count:]])
-        fetch, found = fetch[:count], found[:count]
+        values = self._run(program, fetch, arrays, scope, reaction)
+        print_values(program, [to_host(value) for value in values[count:]])
+        fetch, values = fetch[:count], values[:count]
         if not return_numpy:
-            return list(found)
-        results = [to_host(value) for value in found]
+            return list(values)
+        results = [to_host(value) for value in values]
         self._warn_of_lost_values(program, dict(zip(fetch, results, strict=True)), scope)
         return results
 
     def _look(self, program: Program, arrays: Mapping[str, Any], scope: Scope) -> None:
-        """Look at the tensors of a run that is about to be, and count its operators, where that is asked for."""
+        """Check the tensors of the coming run, and count its operators, where that is asked for."""
         note_run(program)
 
         def compute(names: Sequence[str]) -> list[np.ndarray]:
@@ -271,27 +271,27 @@ class Executor:
             except Exception as error:
                 steps.tell_others(error)
                 raise
-        found = steps.run(program, fetch, arrays, scope, reaction)
+        values = steps.run(program, fetch, arrays, scope, reaction)
         if not cuts:
-            return found
-        whole = slice(None)
+            return values
+        uncut = slice(None)
         parts = [cuts.get(name, ()) for name in fetch]
         return [
-            value if all(part == whole for part in cut) else to_ort(np.ascontiguousarray(to_host(value)[cut]))
-            for value, cut in zip(found, parts, strict=True)
+            value if all(part == uncut for part in cut) else to_ort(np.ascontiguousarray(to_host(value)[cut]))
+            for value, cut in zip(values, parts, strict=True)
         ]
 
     def _without_updates(self, program: Program, fetch: Sequence[str]) -> Program:
         """Return the program for `use_prune`, made once for what is fetched."""
-        known, key = self._pruned.setdefault(program, {}), (program.version, *fetch)
-        if key not in known:
-            known[key] = pruned(program, fetch)
-        return known[key]
+        cached, key = self._pruned.setdefault(program, {}), (program.version, *fetch)
+        if key not in cached:
+            cached[key] = pruned(program, fetch)
+        return cached[key]
 
     def _warn_of_unread(self, program: Program, names: Sequence[str]) -> None:
-        known = self._unread.setdefault(program, set()) if names else set()
-        if new := [name for name in names if name not in known]:
-            known.update(new)
+        warned = self._unread.setdefault(program, set()) if names else set()
+        if new := [name for name in names if name not in warned]:
+            warned.update(new)
             logger.warning(
                 "%s of what is fed %s no input of the program (%s): left out",
                 first_few(quoted(new)),
@@ -304,35 +304,35 @@ class Executor:
         others = fed_otherwise(program, feed)
         if not others:
             return program, feed
-        [given] = feed if isinstance(feed, (list, tuple)) else [feed]
-        feed = {**{program.name_of(name): array for name, array in given.items()}, **others}
-        known = self._retyped.setdefault(program, {})
+        [feeds] = feed if isinstance(feed, (list, tuple)) else [feed]
+        feed = {**{program.name_of(name): array for name, array in feeds.items()}, **others}
+        cached = self._retyped.setdefault(program, {})
         if has_backward_pass(program.model):
             ranks = {name: array.ndim for name, array in others.items() if not fits(program.value(name), array)}
             key: Any = (program.version, tuple(sorted(ranks.items())))
-            if ranks and key not in known:
-                known[key] = reranked(program, ranks)
-            return known[key] if ranks else program, feed
+            if ranks and key not in cached:
+                cached[key] = reranked(program, ranks)
+            return cached[key] if ranks else program, feed
         types = {name: (ir.DataType.from_numpy(array.dtype), array.shape) for name, array in others.items()}
         key = (program.version, tuple(sorted(types.items())))
-        if key not in known:
-            known[key] = retyped(program, types)
-        return known[key], feed
+        if key not in cached:
+            cached[key] = retyped(program, types)
+        return cached[key], feed
 
     def _warn_of_lost_values(self, program: Program, results: Mapping[str, Any], scope: Scope) -> None:
         """Warn once of a loss that is not finite, if the step has written such values to parameters, too."""
         losses = [name for name in program.outputs if name in results and not _is_finite(results[name])]
         if not losses or not program.updates or program in self._warned:
             return
-        own = [p for p in program.persistables.values() if p.kind == "parameter" and p.name in program.updates]
-        lost = [p.name for p in own if p.name in scope and not _is_finite(scope[p.name])]
+        parameters = [p for p in program.persistables.values() if p.kind == "parameter" and p.name in program.updates]
+        lost = [p.name for p in parameters if p.name in scope and not _is_finite(scope[p.name])]
         if lost:
             self._warned.add(program)
             logger.warning(
                 "the loss '%s' is not finite, and now %d of %d parameters hold infinity or NaN, such as '%s': look at "
                 "the data and the learning rate. not_finite='stop' names the first node that makes such a value and "
                 "keeps the parameters, not_finite='skip' leaves out such steps",
-                *(losses[0], len(lost), len(own), lost[0]),
+                *(losses[0], len(lost), len(parameters), lost[0]),
             )
 
     def train(self, program: Program | None = None, loader: Any = None, epochs: int = 1, **options: Any) -> TrainingLog:
@@ -379,10 +379,10 @@ def _place_of(place: Place | str | None) -> Place:
     if place is None:
         world = joined_world()
         return default_place() if world is None else world.place
-    found = place_named(place.replace("gpu", "cuda")) if isinstance(place, str) else place
-    if not isinstance(found, Place):
+    chosen = place_named(place.replace("gpu", "cuda")) if isinstance(place, str) else place
+    if not isinstance(chosen, Place):
         raise OptionError(f"Executor: place must be CPUPlace(), CUDAPlace(0) or a name such as 'cpu', got {place!r}")
-    return found
+    return chosen
 
 
 def _is_finite(array: Any) -> bool:

@@ -151,7 +151,7 @@ def save_training_program(
     scope = global_scope() if scope is None else scope
     fetch = [program.name_of(item) for item in fetch_list or program.outputs]
     assembled = assemble(program, fetch)
-    _specialise(assembled.model, {name: _shape(given) for name, given in (feed or {}).items()})
+    _specialise(assembled.model, {name: _shape(array_or_shape) for name, array_or_shape in (feed or {}).items()})
     expand_gradients(assembled.model)
     assembled = lower(assembled, by_rows=False)  # in ONNX's own operators
     if missing := [name for name in assembled.state if name not in scope]:
@@ -178,17 +178,17 @@ def _as_declared(assembled: Assembled, scope: Scope) -> dict[str, np.ndarray]:
 # ---- parts ----
 
 
-def _variables(given: Variable | str | Sequence[Variable | str]) -> list[Variable | str]:
-    return [given] if isinstance(given, (str, Variable)) else list(given)
+def _variables(variables: Variable | str | Sequence[Variable | str]) -> list[Variable | str]:
+    return [variables] if isinstance(variables, (str, Variable)) else list(variables)
 
 
 def _program_of(fetches: Sequence[Variable | str]) -> Program:
     return next((item.program for item in fetches if isinstance(item, Variable)), None) or default_main_program()
 
 
-def _check_options(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    if unknown := [name for name in given if name not in known]:
-        raise OptionError(f"{function}: unknown option '{unknown[0]}'{did_you_mean(unknown[0], known)}")
+def _check_options(function: str, options: Mapping[str, Any], supported: Sequence[str]) -> None:
+    if unknown := [name for name in options if name not in supported]:
+        raise OptionError(f"{function}: unknown option '{unknown[0]}'{did_you_mean(unknown[0], supported)}")
 
 
 def _onnx_path(prefix: str | os.PathLike[str]) -> pathlib.Path:
@@ -211,12 +211,12 @@ def _order_inputs(assembled: Assembled, feeds: Sequence[str]) -> None:
     graph.inputs.extend(ordered)
 
 
-def _shape(given: Any) -> tuple[int, ...]:
-    if isinstance(given, np.ndarray):
-        return tuple(given.shape)
-    if not all(isinstance(size, (int, np.integer)) for size in given):
-        raise InputError(f"feed takes arrays and shapes, got {given!r}")
-    return tuple(int(size) for size in given)
+def _shape(array_or_shape: Any) -> tuple[int, ...]:
+    if isinstance(array_or_shape, np.ndarray):
+        return tuple(array_or_shape.shape)
+    if not all(isinstance(size, (int, np.integer)) for size in array_or_shape):
+        raise InputError(f"feed takes arrays and shapes, got {array_or_shape!r}")
+    return tuple(int(size) for size in array_or_shape)
 
 
 def _specialise(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:

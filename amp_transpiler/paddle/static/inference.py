@@ -38,7 +38,7 @@ def _stop_updating(node: ir.Node) -> None:
 
 
 def _remove(node: ir.Node) -> None:
-    """Remove a node and what is in its bodies: as long as they are there, they read values from outside."""
+    """Remove a node and what is in its bodies, which would go on reading values from outside."""
     graph = node.graph
     assert graph is not None
     for _, body in bodies(node):

@@ -1,4 +1,4 @@
-"""The sizes that `from_onnx(input_shapes=)` gives to the inputs of a model."""
+"""Sets the sizes that `from_onnx(input_shapes=)` gives to the inputs of a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settle_input_shapes(model: ir.Model, given: Mapping[str, Sequence[int | None
         _settle(by_name[name], list(sizes), named, what)
     for value in (*model.graph.inputs, *model.graph.outputs, *(out for node in model.graph for out in node.outputs)):
         if value.shape is not None and any(_name(size) in named for size in value.shape):
-            value.shape = ir.Shape([_known(size, named) for size in value.shape])
+            value.shape = ir.Shape([_settled_size(size, named) for size in value.shape])
 
 
 def _settle(value: ir.Value, sizes: Sequence[object], named: dict[str, int], what: str) -> None:
@@ -46,17 +46,20 @@ def _settle(value: ir.Value, sizes: Sequence[object], named: dict[str, int], wha
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InputError(f"{declared}: size {index} must be a number from 1, or -1 to stay free; it is {size!r}")
         name = _name(before)
-        known = before if isinstance(before, int) else named.get(name) if name else None
-        if known is not None and known != size:
-            reason = f"'{name}' is {known} already" if name else f"size {index} is fixed to {known}"
-            raise InputError(f"{declared}: {reason}; give {known}, or export the model with that size free")
+        if isinstance(before, int):
+            fixed_size: int | None = before
+        else:
+            fixed_size = named.get(name) if name else None
+        if fixed_size is not None and fixed_size != size:
+            reason = f"'{name}' is {fixed_size} already" if name else f"size {index} is fixed to {fixed_size}"
+            raise InputError(f"{declared}: {reason}; give {fixed_size}, or export the model with that size free")
         if name:
             named[name] = size
         old[index] = size
     value.shape = ir.Shape(old)  # type: ignore[arg-type]  # sizes of a shape, and numbers in their place
 
 
-def _known(size: int | ir.SymbolicDim, named: Mapping[str, int]) -> int | ir.SymbolicDim:
+def _settled_size(size: int | ir.SymbolicDim, named: Mapping[str, int]) -> int | ir.SymbolicDim:
     return size if isinstance(size, int) else named.get(size.value or "", size)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: `save` and `load` of a program's persistable values, and weights from elsewhere."""
+"""`save` writes checkpoints of a program's persistable values; `load` reads them, and weights from elsewhere."""
 
 from __future__ import annotations
 
@@ -143,20 +143,20 @@ def load(
     if stored.metadata.get("format") == FORMAT and stored.metadata.get("format_version") != VERSION:
         version = stored.metadata.get("format_version")
         raise InputError(f"{stored.file}: its format is version {version}, this package reads version {VERSION}")
-    names = _wanted(program, var_list)
+    names = _chosen_names(program, var_list)
     stored_as = {name: name for name in names} | _across_masters(program, stored.found)
     absent = [name for name in names if stored_as[name] not in stored.found]
-    kept = [name for name in absent if stored.is_paddles and program.persistables[name].kind == "state"]
-    if missing := [name for name in absent if name not in kept]:
+    unchanged = [name for name in absent if stored.is_paddles and program.persistables[name].kind == "state"]
+    if missing := [name for name in absent if name not in unchanged]:
         raise InputError(
             f"{stored.file}: has no value for {_listed(missing)}: it was saved from another program; "
             "set_program_state(program, load_program_state(path)) takes over what it has"
         )
-    if unset := [name for name in kept if name not in scope]:
+    if unset := [name for name in unchanged if name not in scope]:
         raise InputError(f"{stored.file}: has no value for {_listed(unset)}: run the startup program first")
-    if kept:
-        logger.info("%s has no value for %s, which stay as they are", stored.file, _listed(kept))
-    names = [name for name in names if name not in kept]
+    if unchanged:
+        logger.info("%s has no value for %s, which stay as they are", stored.file, _listed(unchanged))
+    names = [name for name in names if name not in unchanged]
     for name in names:
         _check(program, name, *stored.found[stored_as[name]], where=str(stored.file))
     if extra := [name for name in stored.found if name not in program.persistables]:
@@ -164,8 +164,8 @@ def load(
     _set(program, _read(stored, {name: stored_as[name] for name in names}), scope)
 
 
-def _across_masters(program: Program, found: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, str]:
-    """Return name in the program -> in the file, for what the file keeps as or of a master weight, and we do not.
+def _across_masters(program: Program, entries: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, str]:
+    """Return name in the program -> in the file, for master weights and their state that only the file has.
 
     A float32 parameter is the master, and the optimizer's state of one is that of the other.
     """
@@ -173,17 +173,17 @@ def _across_masters(program: Program, found: Mapping[str, tuple[np.dtype, tuple[
     for parameter, persistable in program.persistables.items():
         master = master_name(parameter)
         is_float32 = persistable.kind == "parameter" and program.value(parameter).dtype == ir.DataType.FLOAT
-        if not is_float32 or parameter not in found or master not in found or master in program.persistables:
+        if not is_float32 or parameter not in entries or master not in entries or master in program.persistables:
             continue
-        for name in found:
-            own = f"{parameter}{name.removeprefix(master)}"
-            if (name == master or name.startswith(f"{master}_")) and own in program.persistables:
-                names[own] = name
+        for name in entries:
+            plain_name = f"{parameter}{name.removeprefix(master)}"
+            if (name == master or name.startswith(f"{master}_")) and plain_name in program.persistables:
+                names[plain_name] = name
     return names
 
 
 def _read(stored: Stored, stored_as: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return values by their names in the program; a low parameter that was set after its master counts, not that."""
+    """Return values by their names in the program; a low parameter that is newer than its master is used instead."""
     renamed = {name: other for name, other in stored_as.items() if name != other}
     low = [name for name in renamed if name in stored.found]
     arrays = dict(stored.read(list(dict.fromkeys([*stored_as.values(), *low]))))
@@ -199,14 +199,14 @@ def _as_paddles(name: str, array: np.ndarray) -> np.ndarray:
     return array.reshape(1) if "_pow_acc" in name and not array.ndim else array
 
 
-def _scope(given: object, scope: Scope | None) -> Scope:
+def _scope(executor: object, scope: Scope | None) -> Scope:
     """Return the scope, which may stand where Paddle has another argument."""
-    if isinstance(given, Scope):
-        return given
+    if isinstance(executor, Scope):
+        return executor
     return global_scope() if scope is None else scope
 
 
-def _wanted(program: Program, var_list: Iterable[Variable | str] | None) -> list[str]:
+def _chosen_names(program: Program, var_list: Iterable[Variable | str] | None) -> list[str]:
     if var_list is None:
         return list(program.persistables)
     names = [program.name_of(item) for item in var_list]
@@ -230,10 +230,10 @@ def load_program_state(
             for.
     """
     stored = open_stored(path)
-    wanted = list(stored.found) if var_list is None else [v.name if isinstance(v, Variable) else v for v in var_list]
-    if missing := [name for name in wanted if name not in stored.found]:
+    names = list(stored.found) if var_list is None else [v.name if isinstance(v, Variable) else v for v in var_list]
+    if missing := [name for name in names if name not in stored.found]:
         raise InputError(f"{stored.file}: has no value for {_listed(missing)}{did_you_mean(missing[0], stored.found)}")
-    return {name: np.array(array) for name, array in stored.read(wanted)}
+    return {name: np.array(array) for name, array in stored.read(names)}
 
 
 def set_program_state(program: Program, state_dict: Mapping[str, Any], scope: Scope | None = None) -> None:
@@ -251,14 +251,14 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any], scope: Sc
         InputError: a value has another shape or kind of number, or the startup program has not run in the scope.
     """
     scope = global_scope() if scope is None else scope
-    given = {name: np.asarray(value) for name, value in state_dict.items() if name in program.persistables}
-    for name, array in given.items():
+    arrays = {name: np.asarray(value) for name, value in state_dict.items() if name in program.persistables}
+    for name, array in arrays.items():
         _check(program, name, array.dtype, array.shape, where="set_program_state")
-    if missing := [name for name in given if name not in scope]:
+    if missing := [name for name in arrays if name not in scope]:
         raise InputError(f"the scope has no value for {_listed(missing)}: run the startup program first")
-    if unused := [name for name in state_dict if name not in given]:
+    if unused := [name for name in state_dict if name not in arrays]:
         logger.warning("set_program_state: the program has no %s, so these values are not used", _listed(unused))
-    _set(program, given, scope)
+    _set(program, arrays, scope)
 
 
 def set_values(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope | None, where: str) -> None:
@@ -271,8 +271,8 @@ def set_values(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope 
         raise InputError(f"{where}: there is no value for {_listed(missing)}")
     for name in program.persistables:
         _check(program, name, arrays[name].dtype, arrays[name].shape, where)
-    wanted = {name: arrays[name] for name in program.persistables}
-    _set(program, wanted, global_scope() if scope is None else scope)
+    values = {name: arrays[name] for name in program.persistables}
+    _set(program, values, global_scope() if scope is None else scope)
 
 
 def program_state(
@@ -289,14 +289,14 @@ def program_state(
 
 
 def _set(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope) -> None:
-    """Set values, converted, and the master weights of parameters that are newer than them."""
+    """Set values, converted, and update the master weights of parameters that are newer than them."""
     converted = dict(_converted(program, *item) for item in arrays.items())
     for name, array in arrays.items():
         master, dtype = master_name(name), program.value(name).dtype
-        known = converted.get(master, scope.get(master)) if master in program.persistables else None
-        if known is None or dtype not in LOW_DTYPES:
+        master_value = converted.get(master, scope.get(master)) if master in program.persistables else None
+        if master_value is None or dtype not in LOW_DTYPES:
             continue
-        if (newer := newer_value(array, known, dtype.numpy())) is not None:
+        if (newer := newer_value(array, master_value, dtype.numpy())) is not None:
             logger.info("'%s' was set since its master weight '%s' was made, which takes over its values", name, master)
             converted[master] = newer
     scope.update(converted)
@@ -304,9 +304,9 @@ def _set(program: Program, arrays: Mapping[str, np.ndarray], scope: Scope) -> No
 
 def _check(program: Program, name: str, dtype: np.dtype, shape: tuple[int, ...], where: str) -> None:
     value = program.value(name)
-    wanted = tuple(value.shape or ())
-    if wanted != shape and not {wanted, shape} <= _ONE_NUMBER:
-        raise InputError(f"{where}: '{name}' has shape {list(shape)}, the program wants {list(wanted)}")
+    expected = tuple(value.shape or ())
+    if expected != shape and not {expected, shape} <= _ONE_NUMBER:
+        raise InputError(f"{where}: '{name}' has shape {list(shape)}, the program wants {list(expected)}")
     held = ir.DataType.from_numpy(dtype)
     if held != value.dtype and (held not in FLOAT_DTYPES or value.dtype not in FLOAT_DTYPES):
         raise InputError(f"{where}: '{name}' is {held}, the program wants {value.dtype}")

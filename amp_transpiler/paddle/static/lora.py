@@ -49,7 +49,7 @@ _PASSED = frozenset({"Cast", "Identity", "Transpose"})  # between a weight and t
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of data with a weight.
+    """Describes a product of data with a weight.
 
     Attributes:
         node: a MatMul, Gemm or Conv.
@@ -137,7 +137,7 @@ def add_lora(
 
 
 def save_lora(program: Program, path: str | os.PathLike[str], scope: Scope | None = None) -> None:
-    """Write the adapters alone to a safetensors file, in float32: their master weights where they have them.
+    """Write only the adapters to a safetensors file, in float32: their master weights where they have them.
 
     Args:
         program: a program that `add_lora` was called for.
@@ -171,10 +171,10 @@ def load_lora(program: Program, path: str | os.PathLike[str], scope: Scope | Non
             startup program has not run in the scope.
     """
     file, names = with_suffix(path), _needed_adapters(program, "load_lora")
-    found, metadata = read_header(file)
+    entries, metadata = read_header(file)
     if metadata.get("format") != FORMAT:
         raise InputError(f"load_lora: {file} holds no adapters: save_lora writes such files")
-    if missing := [name for name in names if name not in found]:
+    if missing := [name for name in names if name not in entries]:
         raise InputError(f"load_lora: {file} has no '{missing[0]}': it was saved with another pattern")
     set_program_state(program, dict(read_tensors(file, names)), scope)
 
@@ -208,10 +208,10 @@ def _chosen(program: Program, patterns: list[str]) -> list[_Product]:
         pattern = compile_pattern(text, "add_lora")
         hits = [i for i, p in enumerate(products) if pattern.search(p.weight) or pattern.search(str(p.node.name))]
         if not hits:
-            known = sorted({product.weight for product in products})
-            near = difflib.get_close_matches(text, known, n=3, cutoff=0.3) or known[:3]
-            told = f"weights of products are {', '.join(map(repr, near))}, ..." if near else "there are no products"
-            raise OptionError(f"add_lora: pattern '{text}' matches no product with a weight; {told}")
+            weights = sorted({product.weight for product in products})
+            near = difflib.get_close_matches(text, weights, n=3, cutoff=0.3) or weights[:3]
+            hint = f"weights of products are {', '.join(map(repr, near))}, ..." if near else "there are no products"
+            raise OptionError(f"add_lora: pattern '{text}' matches no product with a weight; {hint}")
         chosen |= {index: products[index] for index in hits}
     return [chosen[index] for index in sorted(chosen)]
 
@@ -290,9 +290,9 @@ def _add_pair(program: Program, startup: Program, product: _Product, rank: int, 
 def _low_rank(builder: GraphBuilder, product: _Product, data: ir.Value, first: ir.Value, second: ir.Value) -> ir.Value:
     if product.kernel is None:
         return builder.op("MatMul", [builder.op("MatMul", [data, first]), second])
-    own = {key: attribute.value for key, attribute in product.node.attributes.items()}
+    attributes = {key: attribute.value for key, attribute in product.node.attributes.items()}
     ones = {"kernel_shape": [1] * len(product.kernel), "group": product.groups}
-    return builder.op("Conv", [builder.op("Conv", [data, first], own), second], ones)
+    return builder.op("Conv", [builder.op("Conv", [data, first], attributes), second], ones)
 
 
 @contextlib.contextmanager
@@ -307,8 +307,8 @@ def _built_after(builder: GraphBuilder, node: ir.Node) -> Iterator[None]:
 
 def _following(graph: ir.Graph, node: ir.Node) -> Iterator[ir.Node]:
     nodes = iter(graph)
-    for found in nodes:
-        if found is node:
+    for candidate in nodes:
+        if candidate is node:
             break
     yield from nodes
 

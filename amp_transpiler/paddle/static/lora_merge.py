@@ -1,4 +1,4 @@
-"""`merge_lora`: low-rank pairs become part of the weights that they stand beside."""
+"""`merge_lora` adds low-rank pairs to the weights that they stand beside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PASSED = frozenset({"Cast", "Identity", "Transpose"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """A pair beside a weight.
+    """Describes a low-rank pair beside a weight.
 
     Attributes:
         weight: its name.
@@ -43,18 +43,18 @@ class Pair:
 
     def delta(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return what the pair adds to the weight, in float64."""
-        one, other = first.astype(np.float64), second.astype(np.float64)
-        if one.ndim == 2:
-            product = self.scale * (one @ other)
+        down, up = first.astype(np.float64), second.astype(np.float64)
+        if down.ndim == 2:
+            product = self.scale * (down @ up)
             return product.T if self.turned else product
-        rank = other.shape[1]
-        columns = other.reshape(self.groups, -1, rank)
-        rows = one.reshape(self.groups, rank, -1)
-        return self.scale * (columns @ rows).reshape(other.shape[0], *one.shape[1:])
+        rank = up.shape[1]
+        columns = up.reshape(self.groups, -1, rank)
+        rows = down.reshape(self.groups, rank, -1)
+        return self.scale * (columns @ rows).reshape(up.shape[0], *down.shape[1:])
 
 
 def mark_pair(added: ir.Value, pair: Pair) -> None:
-    """Note at the sum of a product and its pair which pair it is."""
+    """Mark the sum of a product and its pair with the pair."""
     node = added.producer()
     assert node is not None  # it is the sum
     node.metadata_props[_KEY] = json.dumps(dataclasses.asdict(pair))
@@ -96,9 +96,9 @@ def merge_lora(program: Program, scope: Scope | None = None) -> Program:
             assert constant is not None  # it is a weight
             constants[name] = _added(constant.numpy(), delta)
             continue
-        for kept in (name, master_name(name)):
-            if kept in program.persistables:
-                changed[kept] = _added(_held(held, kept), delta)
+        for stored_name in (name, master_name(name)):
+            if stored_name in program.persistables:
+                changed[stored_name] = _added(_held(held, stored_name), delta)
     masters = {master_name(f"{name}.lora_B") for name in by_weight}
     changed |= {name: np.zeros_like(_held(held, name)) for name in masters if name in program.persistables}
     merged = _without_pairs(program)
@@ -129,7 +129,7 @@ def _exact(program: Program, scope: Scope, name: str) -> np.ndarray:
 
 
 def _added(array: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """Return a weight with what is added, in its element type."""
+    """Return the sum of a weight and what is added, in the weight's element type."""
     return np.asarray((array.astype(np.float64) + delta).astype(np.float32)).astype(array.dtype)
 
 
@@ -158,11 +158,11 @@ def _without_pairs(program: Program) -> Program:
     merged = program.clone(for_test=True)
     graph = merged.model.graph
     for node, pair in list(_pairs(merged)):
-        kept, new = node.inputs[0], node.outputs[0]
-        assert kept is not None  # the product
-        ir.convenience.replace_all_uses_with(new, kept, replace_graph_outputs=True)
+        product, new = node.inputs[0], node.outputs[0]
+        assert product is not None  # the sum adds to it
+        ir.convenience.replace_all_uses_with(new, product, replace_graph_outputs=True)
         name, new.name = new.name, f"{new.name}__pair"
-        kept.name = name  # what readers and Variables know
+        product.name = name  # what readers and Variables know
         low_rank = None if node.inputs[1] is None else node.inputs[1].producer()
         graph.remove(node, safe=True)
         if low_rank is not None:

@@ -1,4 +1,4 @@
-"""Further layers that create their parameters: bilinear products, spectral norms, convolutions of rows."""
+"""Builds further layers that create their parameters: bilinear products, spectral norms, convolutions of rows."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def bilinear_tensor_product(
     param_attr: Attr = None,
     bias_attr: Attr = None,
 ) -> Variable:
-    """`x @ weight[i] @ y + bias[i]` for each of `size` features.
+    """Return `x @ weight[i] @ y + bias[i]` for each of `size` features.
 
     Args:
         x: [batch, features].
@@ -80,17 +80,17 @@ def row_conv(input: Variable, future_context_size: int, param_attr: Attr = None,
     pads = b.constant([0, 0, 0, 0, future_context_size, 0])
     padded = b.transpose(b.op("Pad", [input.value, pads]), [0, 2, 1])
     filters = b.unsqueeze(b.transpose(weight.value, [1, 0]), [1])
-    made: ir.Value = b.op("Conv", [padded, filters], {"group": size})
-    return activate(wrap(input, b.transpose(made, [0, 2, 1])), act)
+    convolved: ir.Value = b.op("Conv", [padded, filters], {"group": size})
+    return activate(wrap(input, b.transpose(convolved, [0, 2, 1])), act)
 
 
 def _weight(
     maker: ParameterMaker, what: str, attr: Attr, shape: Sequence[int], like: Variable, initial: Initializer
 ) -> Variable:
-    made = maker.weight(attr, shape, like.value.dtype, initial)
-    if made is None:
+    weight = maker.weight(attr, shape, like.value.dtype, initial)
+    if weight is None:
         raise OptionError(f"{what}: the layer needs its weight: give None or a ParamAttr, not False")
-    return made
+    return weight
 
 
 check_arguments(globals(), __all__)

@@ -1,4 +1,4 @@
-"""Layers that create their parameters, with Paddle's signatures and defaults."""
+"""Builds layers that create their parameters, with Paddle's signatures and defaults."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def fc(
     param_attr: Attr = None,
     act: str | None = None,
 ) -> Variable:
-    """A fully connected layer: `activation(x @ weight + bias)`.
+    """Append a fully connected layer: `activation(x @ weight + bias)`.
 
     Args:
         x: one variable, or several whose products are added. Axes from `num_flatten_dims` on are flattened into one.
@@ -99,10 +99,10 @@ def fc(
         InputError: the sizes of the axes to flatten are not known.
         OptionError: there is no input, or `size` is not positive.
     """
-    given = input if x is None else x
-    inputs = [given] if isinstance(given, Variable) else list(given or ())
+    operands = input if x is None else x
+    inputs = [operands] if isinstance(operands, Variable) else list(operands or ())
     if not inputs or size < 1:
-        raise OptionError(f"fc needs an input and a size of 1 or more, got {given!r} and {size}")
+        raise OptionError(f"fc needs an input and a size of 1 or more, got {operands!r} and {size}")
     layer = ParameterMaker("fc", name, program_of(*inputs))
     total: Variable | None = None
     for item in inputs:
@@ -176,7 +176,7 @@ def batch_norm(
     do_model_average_for_mean_and_var: bool = True,
     use_global_stats: bool = False,
 ) -> Variable:
-    """Batch normalisation with running statistics; see `nn.functional.batch_norm`.
+    """Append batch normalisation with running statistics; see `nn.functional.batch_norm`.
 
     Scale `batch_norm_0.w_0` starts at 1, bias `.b_0` at 0, mean `.w_1` at 0 and variance `.w_2` at 1; all are float32.
 
@@ -224,7 +224,7 @@ def layer_norm(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Layer normalisation over all axes from `begin_norm_axis` on.
+    """Append layer normalisation over all axes from `begin_norm_axis` on.
 
     Scale `layer_norm_0.w_0` starts at 1 and bias `.b_0` at 0; both are flat vectors of the normalised size.
 
@@ -262,7 +262,7 @@ def group_norm(
     data_layout: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Group normalisation; scale `group_norm_0.w_0` starts at 1 and bias `.b_0` at 0, [channels] both.
+    """Append group normalisation; scale `group_norm_0.w_0` starts at 1, bias `.b_0` at 0, [channels] both.
 
     Args:
         input: [batch, channels, ...], or with the channels last.
@@ -291,7 +291,7 @@ def instance_norm(
     bias_attr: Attr = None,
     name: str | None = None,
 ) -> Variable:
-    """Instance normalisation; scale `instance_norm_0.w_0` starts at 1 and bias `.b_0` at 0, [channels] both.
+    """Append instance normalisation; scale `instance_norm_0.w_0` starts at 1, bias `.b_0` at 0, [channels] both.
 
     Args:
         input: [batch, channels, ...].
@@ -313,7 +313,7 @@ def instance_norm(
 def prelu(
     x: Variable, mode: str, param_attr: Attr = None, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
-    """`x` where it is positive, else `x` times a slope `prelu_0.w_0`, which starts at 0.25.
+    """Return `x` where it is positive, else `x` times a slope `prelu_0.w_0`, which starts at 0.25.
 
     Args:
         x: [batch, channels, ...], or with the channels last.

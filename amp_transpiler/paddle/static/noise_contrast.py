@@ -1,4 +1,4 @@
-"""`static.nn.nce`: noise contrastive estimation, a loss for very many classes."""
+"""`static.nn.nce` builds noise contrastive estimation, a loss for very many classes."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def nce(
     seed: int = 0,
     is_sparse: bool = False,
 ) -> Variable:
-    """Noise contrastive estimation: tells the labels of each sample from classes that are drawn in each run.
+    """Return a loss that tells the labels of each sample from classes that are drawn in each run.
 
     With `s` the sigmoid of a class's score and `q` how often it is expected among the drawn ones, a label costs
     `-log(s / (s + q))` and a drawn class `-log(q / (s + q))`.
@@ -95,15 +95,15 @@ def nce(
     return wrap(input, total if sample_weight is None else b.mul(total, b.reshape(sample_weight.value, [-1, 1])))
 
 
-def _shares(sampler: str, count: int, given: Sequence[float] | None) -> np.ndarray:
-    """The probability of each class to be drawn."""
+def _shares(sampler: str, count: int, custom_dist: Sequence[float] | None) -> np.ndarray:
+    """Return the probability of each class to be drawn."""
     if sampler == "uniform":
         return np.full(count, 1 / count)
     if sampler == "log_uniform":  # as in Paddle, the last class is never drawn
         return np.append(np.diff(np.log(np.arange(1, count + 1))) / math.log(count), 0.0)
-    shares = np.asarray([] if given is None else given, np.float64)
+    shares = np.asarray([] if custom_dist is None else custom_dist, np.float64)
     if shares.shape != (count,) or (shares < 0).any() or not math.isclose(shares.sum(), 1, abs_tol=1e-3):
-        raise OptionError(f"nce: custom_dist must be {count} probabilities whose sum is 1, got {given!r:.80}")
+        raise OptionError(f"nce: custom_dist must be {count} probabilities whose sum is 1, got {custom_dist!r:.80}")
     return shares
 
 

@@ -1,4 +1,4 @@
-"""`paddle.save` and `paddle.load`: named arrays, such as a state dictionary, to and from a file."""
+"""`paddle.save` and `paddle.load` write named arrays, such as a state dictionary, to a file and read them."""
 
 from __future__ import annotations
 

@@ -94,10 +94,12 @@ def from_onnx(
         InputError: `model` is a training program, `input_shapes` does not fit its inputs, or the startup program makes
             a value of the same name but another shape or element type.
     """
-    given = load(model)
-    if given.is_training:
-        raise InputError(f"{given!r} is a training program already: from_onnx takes models with their weights inside")
-    program = given.clone()
+    source_program = load(model)
+    if source_program.is_training:
+        raise InputError(
+            f"{source_program!r} is a training program already: from_onnx takes models with their weights inside"
+        )
+    program = source_program.clone()
     enter_regions(program.model)
     startup = startup_program if startup_program is not None else default_startup_program()
     _prepare(program, input_shapes or {})
@@ -183,7 +185,7 @@ def _settle_opset(model: ir.Model, what: str) -> None:
 
 
 class _Choice:
-    """The parameters chosen by the table of slots and by the patterns."""
+    """Records the parameters that the table of slots and the patterns choose."""
 
     def __init__(self, program: Program, trainable: list[Pattern], frozen: list[Pattern], constant_nodes: bool) -> None:
         self._constant_nodes = constant_nodes
@@ -218,7 +220,7 @@ def _compile(option: str, patterns: Patterns) -> list[Pattern]:
 
 def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> None:
     names = NameAllocator(program.model)
-    flow, found = WeightFlow(program.model), []
+    flow, weights = WeightFlow(program.model), []
     for value, tensor in float_constants(program.model):
         name = str(value.name)
         if name in program.persistables:
@@ -227,9 +229,9 @@ def _claim_parameters(program: Program, startup: Program, choice: _Choice) -> No
         if slot and is_of_a_node(value) and not choice.takes_nodes(name):
             choice.of_nodes[name] = slot
         elif slot:
-            found.append((value, slot))
+            weights.append((value, slot))
     choice.of_formulas = flow.signal_filters
-    for value, slot in found:
+    for value, slot in weights:
         name = str(value.name)
         persistable = Persistable(name, "parameter", trainable=not choice.is_frozen(name))
         choice.slots[_promote(program, startup, value, persistable, names)] = slot
@@ -293,10 +295,10 @@ def _claim_statistics(program: Program, startup: Program, choice: _Choice) -> No
 
 def _behind_identities(value: ir.Value | None) -> ir.Value | None:
     """Return a constant that exporters let several layers share by Identity; else the value itself."""
-    found = value
-    while found is not None and (node := found.producer()) is not None and node.op_type == "Identity":
-        found = node.inputs[0]
-    return value if constant_of(found) is None else found
+    origin = value
+    while origin is not None and (node := origin.producer()) is not None and node.op_type == "Identity":
+        origin = node.inputs[0]
+    return value if constant_of(origin) is None else origin
 
 
 def _update_statistics(program: Program, startup: Program, node: ir.Node, names: NameAllocator) -> None:
@@ -333,7 +335,7 @@ def _train_dropouts(program: Program, startup: Program) -> None:
     """Switch every Dropout to its training form, unless its mode is decided at run time."""
     program.touch()
     builder = program.builder()
-    found = False
+    has_dropout = False
     for node in [n for n in all_nodes(program.model) if n.op_type == "Dropout" and is_standard(n)]:
         mode = node.inputs[2] if len(node.inputs) > 2 else None
         if mode is not None and constant_of(mode) is None:
@@ -343,8 +345,8 @@ def _train_dropouts(program: Program, startup: Program) -> None:
         if node.inputs[1] is None:
             node.replace_input_with(1, builder.constant(np.float32(0.5)))  # the schema's default
         node.replace_input_with(2, builder.constant(np.array(True)))
-        found = True
-    if found:
+        has_dropout = True
+    if has_dropout:
         ensure_random_state(program, startup)
 
 
@@ -354,7 +356,9 @@ def _train_dropouts(program: Program, startup: Program) -> None:
 def _tell(program: Program, choice: _Choice) -> None:
     of_kind: dict[str, list[str]] = {"trained": [], "frozen": [], "statistic": []}
     for name, persistable in program.persistables.items():
-        kind = persistable.kind if persistable.kind != "parameter" else "trained" if persistable.trainable else "frozen"
+        kind: str = persistable.kind
+        if kind == "parameter":
+            kind = "trained" if persistable.trainable else "frozen"
         of_kind.setdefault(kind, []).append(name)
     logger.info("%r: parameters that are trained: %s", program, _listed(of_kind["trained"], choice.slots))
     logger.info("%r: parameters that are frozen: %s", program, _listed(of_kind["frozen"], choice.slots))

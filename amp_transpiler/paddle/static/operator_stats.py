@@ -1,4 +1,4 @@
-"""The precision of a program, counted by operator: of a program as it is, or of all that run in a while."""
+"""Counts operators by their precision: those of one program, or of all that run while counting is enabled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WIDTH = 120
 
 @dataclasses.dataclass(slots=True)
 class OperatorStats:
-    """The number of nodes, or calls, of one operator by the element type they compute in."""
+    """Counts the nodes, or calls, of one operator by the element type they compute in."""
 
     fp16: int = 0
     bf16: int = 0

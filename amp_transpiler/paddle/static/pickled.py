@@ -1,4 +1,4 @@
-"""Named arrays in the pickles that Paddle writes (`.pdparams`, `.pdopt`), read without running anything that they name.
+"""Reads named arrays from the pickles that Paddle writes (`.pdparams`, `.pdopt`) without running what they name.
 
 A pickle is a program, which may call whatever it names. Here it gets stand-ins for the few functions of numpy that
 arrays are pickled with, and no other name at all; the stand-ins only collect element type, shape and bytes.
@@ -107,7 +107,7 @@ def write_pickled(path: pathlib.Path, arrays: Mapping[str, np.ndarray], protocol
 
 
 class _Refused(Exception):
-    """A pickle names something that is not among the stand-ins."""
+    """Says that a pickle names something that is not among the stand-ins."""
 
 
 class _Dtype:
@@ -231,10 +231,10 @@ class _Reader(pickle.Unpickler):
         Raises:
             _Refused: there is none.
         """
-        found = _ALLOWED.get((module, name))
-        if found is None:
+        stand_in = _ALLOWED.get((module, name))
+        if stand_in is None:
             raise _Refused(f"{module}.{name}")
-        return found
+        return stand_in
 
 
 # ---- from what was read to arrays ----
@@ -243,16 +243,16 @@ class _Reader(pickle.Unpickler):
 def _arrays(content: Mapping[Any, Any], *, structured: bool) -> dict[str, np.ndarray]:
     names = content.get(_STRUCTURED)
     renamed: Mapping[Any, Any] = names if isinstance(names, dict) and not structured else {}
-    found = {}
+    arrays = {}
     for key, item in content.items():
         stored = item[1] if isinstance(item, tuple) and len(item) == 2 else item  # (name, array) of `paddle.save`
         if isinstance(stored, _Array):
-            found[str(renamed.get(key, key))] = _number(stored.numpy())
+            arrays[str(renamed.get(key, key))] = _number(stored.numpy())
     parts = content.get(_PARTS)
     for key, part in (parts if isinstance(parts, dict) else {}).items():
-        flat = np.concatenate([found.pop(str(name)).reshape(-1) for name in part["slices"]])
-        found[str(renamed.get(key, key))] = flat.reshape(tuple(int(size) for size in part["OriginShape"]))
-    return found
+        flat = np.concatenate([arrays.pop(str(name)).reshape(-1) for name in part["slices"]])
+        arrays[str(renamed.get(key, key))] = flat.reshape(tuple(int(size) for size in part["OriginShape"]))
+    return arrays
 
 
 def _number(array: np.ndarray) -> np.ndarray:

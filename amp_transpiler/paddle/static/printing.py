@@ -1,4 +1,4 @@
-"""`Print`: values that are printed after each run."""
+"""`Print` has values printed after each run."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def Print(  # noqa: N802  # Paddle's name
             f"Print: print_phase must be 'forward' or 'both', got {print_phase!r}: fetch a gradient instead"
         )
     copy = emit("Identity", [input])
-    wanted = {"name": print_tensor_name, "type": print_tensor_type, "shape": print_tensor_shape}
-    facts = tuple(fact for fact, asked in wanted.items() if asked)
+    shown = {"name": print_tensor_name, "type": print_tensor_type, "shape": print_tensor_shape}
+    facts = tuple(fact for fact, asked in shown.items() if asked)
     request = _Printed(copy.name, message or "", input.name, first_n, summarize, facts)
     _requests.setdefault(input.program, []).append(request)
     return copy
@@ -83,6 +83,6 @@ def print_values(program: Program, values: Sequence[np.ndarray]) -> None:
     for request, value in zip(asked, values, strict=True):
         request.left -= request.left > 0
         shown = value.reshape(-1)[: None if request.summarize < 0 else request.summarize]
-        known = {"name": request.source, "type": value.dtype.name, "shape": list(value.shape)}
-        words = [f"{fact}: {known[fact]}" for fact in request.facts]
+        facts = {"name": request.source, "type": value.dtype.name, "shape": list(value.shape)}
+        words = [f"{fact}: {facts[fact]}" for fact in request.facts]
         sys.stdout.write(" ".join([request.message, *words, f"data: {shown.tolist()}"]).strip() + "\n")

@@ -1,4 +1,4 @@
-"""What Paddle's `static.Program` does beside an ONNX model: blocks of Paddle's operators, and a program for tests.
+"""Adds what Paddle's `static.Program` has beside an ONNX model: blocks of operators, and a program for tests.
 
 `Program` asks for it through `program/hooks.py`. `paddle/static/io.py` reads and sets its state in a scope, and
 `paddle/framework/build_record.py` is what layers note in it while they build it.
@@ -70,7 +70,7 @@ def _operators(graph: Iterable[ir.Node]) -> Iterator[Operator]:
 
 
 def _labelled(label: str, nodes: Sequence[ir.Node]) -> Operator:
-    """Return the operator that several nodes are together, such as the update of a parameter."""
+    """Return the one operator that several nodes stand for, such as the update of a parameter."""
     described = json.loads(label)
     return Operator(
         described["type"],
@@ -124,7 +124,7 @@ def working_type(node: ir.Node) -> ir.DataType | None:
 
 
 def keep_only_inference(program: Program) -> None:
-    """Take out of a program what `clone(for_test=True)` leaves out: backward pass, optimizer and what they need."""
+    """Remove from a program what `clone(for_test=True)` leaves out: backward pass, optimizer and what they need."""
     switch_to_inference(program.model)
     graph = program.model.graph
     program.updates.clear()

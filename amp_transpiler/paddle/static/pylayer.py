@@ -1,4 +1,4 @@
-"""Layers with a gradient of their own: a function for the forward pass, and one for the backward pass."""
+"""`static_pylayer` builds a layer from a function for the forward pass and one for the backward pass."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def static_pylayer(
     program = program_of(*inputs)
     if backward_fn is None and (asking := [x.name for x in inputs if not x.stop_gradient]):
         raise InputError(f"static_pylayer without backward_fn: set stop_gradient of {', '.join(asking)} to True")
-    made = forward_fn(*inputs)
-    if made is None:
+    results = forward_fn(*inputs)
+    if results is None:
         return None
-    several = isinstance(made, (list, tuple))
-    inner = list(made) if several else [made]
+    several = isinstance(results, (list, tuple))
+    inner = list(results) if several else [results]
     program.no_gradient.update(variable.name for variable in inner)
     outer = [emit("Identity", [variable]) for variable in inner]
     if backward_fn is None:
@@ -49,4 +49,4 @@ def static_pylayer(
     else:
         gradients = build_record(program).custom_gradients
         gradients.append(([x.name for x in inputs], [x.name for x in outer], backward_fn))
-    return type(made)(outer) if several else outer[0]
+    return type(results)(outer) if several else outer[0]

@@ -1,4 +1,4 @@
-"""Programs and their values as bytes: `serialize_program` and its relatives."""
+"""`serialize_program` and its relatives turn programs and their values into bytes and back."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def normalize_program(
         InputError: what is fetched needs an input that is not in `feed_vars`, or is no variable of the program.
     """
     inference = program.clone(for_test=True)
-    feeds, fetches = (_names(inference, given) for given in (feed_vars, fetch_vars))
+    feeds, fetches = (_names(inference, variables) for variables in (feed_vars, fetch_vars))
     assembled = assemble(inference, fetches, updates=False)
     if missing := [name for name in assembled.feeds if name not in feeds]:
         raise InputError(f"what is fetched also depends on {', '.join(missing)}: add it to feed_vars")
-    found = Program(assembled.model)
-    found.is_built = True
-    found.persistables = {name: inference.persistables[name] for name in assembled.state}
-    found.outputs = fetches
-    return found
+    normalized = Program(assembled.model)
+    normalized.is_built = True
+    normalized.persistables = {name: inference.persistables[name] for name in assembled.state}
+    normalized.outputs = fetches
+    return normalized
 
 
 def serialize_program(
@@ -81,15 +81,15 @@ def serialize_program(
     Raises:
         InputError: as `normalize_program`.
     """
-    found = normalize_program(_program(fetch_vars, program), feed_vars, fetch_vars, **options)
-    proto = to_proto(found.model)
-    kinds = {name: persistable.kind for name, persistable in found.persistables.items()}
+    normalized = normalize_program(_program(fetch_vars, program), feed_vars, fetch_vars, **options)
+    proto = to_proto(normalized.model)
+    kinds = {name: persistable.kind for name, persistable in normalized.persistables.items()}
     proto.metadata_props.add(key=_KEY, value=json.dumps(kinds))
     return bytes(proto.SerializeToString())
 
 
 def deserialize_program(data: bytes) -> Program:
-    """Return the program that `serialize_program` has made bytes of.
+    """Return the program whose bytes `serialize_program` returned.
 
     Raises:
         InputError: they are others.
@@ -115,7 +115,7 @@ def serialize_persistables(
     scope: Scope | None = None,
     **options: Any,
 ) -> bytes:
-    """Return the values that the part of a program reads that predicts `fetch_vars`, as bytes of a safetensors file.
+    """Return the values that are read to predict `fetch_vars`, as bytes of a safetensors file.
 
     Args:
         feed_vars: its inputs.
@@ -129,8 +129,8 @@ def serialize_persistables(
         InputError: as `normalize_program`, or the scope lacks a value.
     """
     del executor
-    found = normalize_program(_program(fetch_vars, program), feed_vars, fetch_vars, **options)
-    arrays = program_state(found, "all", scope)
+    normalized = normalize_program(_program(fetch_vars, program), feed_vars, fetch_vars, **options)
+    arrays = program_state(normalized, "all", scope)
     with temporary_folder() as folder:
         write_tensors(folder / f"values{SUFFIX}", arrays, arrays, {})
         return (folder / f"values{SUFFIX}").read_bytes()
@@ -139,7 +139,7 @@ def serialize_persistables(
 def deserialize_persistables(
     program: Program, data: bytes, executor: object = None, scope: Scope | None = None
 ) -> None:
-    """Set the values of a program that `serialize_persistables` has made bytes of.
+    """Set the values of a program from the bytes that `serialize_persistables` returned.
 
     Args:
         program: the program, such as `deserialize_program` returns.
@@ -188,5 +188,5 @@ def _program(fetch_vars: Variable | str | Sequence[Variable | str], program: Pro
     return next((item.program for item in items if isinstance(item, Variable)), None) or default_main_program()
 
 
-def _names(program: Program, given: Variable | str | Sequence[Variable | str]) -> list[str]:
-    return [program.name_of(item) for item in ([given] if isinstance(given, (str, Variable)) else given)]
+def _names(program: Program, variables: Variable | str | Sequence[Variable | str]) -> list[str]:
+    return [program.name_of(item) for item in ([variables] if isinstance(variables, (str, Variable)) else variables)]

@@ -1,4 +1,4 @@
-"""Names of `paddle.static` that say how Paddle compiles and places a program: accepted, and mostly without effect."""
+"""Accepts names of `paddle.static` that tell Paddle how to compile and place a program; few have an effect."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def create_global_var(
 
 @dataclasses.dataclass(slots=True)
 class InputSpec:
-    """Shape, element type and name of an input.
+    """Describes shape, element type and name of an input.
 
     Attributes:
         shape: its dimensions; None or -1 for an open one.
@@ -110,21 +110,21 @@ class _Strategy:
     """Settings of Paddle's compiler. Any can be set and read; none has an effect: ONNX Runtime optimizes by itself."""
 
     def __init__(self) -> None:
-        self._given: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         else:
-            self._given[name] = value
+            self._settings[name] = value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return self._given.get(name, False)
+        return self._settings.get(name, False)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._settings.items())})"
 
 
 class BuildStrategy(_Strategy):
@@ -149,7 +149,7 @@ class ExecutionStrategy(_Strategy):
 
 
 class CompiledProgram:
-    """A program for `Executor.run`, which compiles every program.
+    """Wraps a program for `Executor.run`, which compiles every program.
 
     Args:
         program_or_graph: the program.
@@ -180,18 +180,18 @@ def cuda_places(device_ids: Sequence[int] | int | None = None) -> list[CUDAPlace
         EnvironmentProblem: none are given, and the default device is no CUDA device.
     """
     if device_ids is None:
-        found = default_place()
-        if not isinstance(found, CUDAPlace):
+        place = default_place()
+        if not isinstance(place, CUDAPlace):
             raise EnvironmentProblem(
-                f"cuda_places: no CUDA device answers, or AMP_TRANSPILER_PLACE says {found}: use cpu_places(), or name "
+                f"cuda_places: no CUDA device answers, or AMP_TRANSPILER_PLACE says {place}: use cpu_places(), or name "
                 "the devices"
             )
-        return [found]
+        return [place]
     return [CUDAPlace(int(number)) for number in ([device_ids] if isinstance(device_ids, int) else device_ids)]
 
 
 def xpu_places(device_ids: Sequence[int] | None = None) -> list[Any]:
-    """Refused: there is no such device here.
+    """Refuse: there is no such device here.
 
     Raises:
         EnvironmentProblem: always.

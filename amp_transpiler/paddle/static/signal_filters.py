@@ -1,4 +1,4 @@
-"""Numbers that a formula made, though layers read them as weights: bases of a Fourier transform, filters, windows.
+"""Detects numbers that a formula made though layers read them as weights: Fourier bases, filters, windows.
 
 Exporters write them as they write learnt weights, so only the numbers tell. What training has changed has none of these
 regularities: no learnt filter is its own mirror image to five digits.
@@ -42,14 +42,14 @@ def is_signal_filter(array: np.ndarray) -> bool:
 
 
 def is_window(array: np.ndarray) -> bool:
-    """Whether a vector is a window over samples: its own mirror image, without a sign, and not of one number."""
+    """Whether a vector is a window over samples: symmetric, without a sign, and not all one number."""
     if array.size < _LEAST_WAVE or float(array.min()) < -_NOTHING * float(array.max()):
         return False
     return _are_mirrored(array.reshape(1, -1))
 
 
 def _are_mirrored(rows: np.ndarray) -> bool:
-    """Whether the rows, without the zeros at their ends, are the same ones when each is turned round."""
+    """Whether the rows, without the zeros at their ends, stay the same set when each is reversed."""
     if rows.shape[1] < _LEAST_TAPS or len(rows) > rows.shape[1]:
         return False
     largest = float(np.abs(rows).max())

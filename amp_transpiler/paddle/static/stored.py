@@ -1,4 +1,4 @@
-"""Files of named arrays, whoever wrote them: found by path, told apart by what is in them, and read on demand."""
+"""Opens files of named arrays by path, tells their formats apart by content, and reads them on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Stored", "open_stored"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
-    """A file of named arrays.
+    """Describes a file of named arrays.
 
     Attributes:
         file: the file.
@@ -36,7 +36,7 @@ class Stored:
 
 
 def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> Stored:
-    """Return what a file holds; what a killed save left beside it is removed.
+    """Return what a file holds, and remove what a killed save left beside it.
 
     Args:
         path: the file, or its name without `.safetensors` or `.pdparams`. Beside `.pdparams`, `.pdopt` is read too.
@@ -47,20 +47,20 @@ def open_stored(path: str | os.PathLike[str], *, structured: bool = False) -> St
     Raises:
         InputError: there is no such file, it is damaged, or it names something else than arrays.
     """
-    given = pathlib.Path(path)
-    file = next((one for one in _candidates(given) if one.is_file()), with_suffix(given))
-    if given.is_dir() and not file.is_file() and (files := sorted(given.glob("*.safetensors"))):
-        return _folder(given, files)
+    location = pathlib.Path(path)
+    file = next((candidate for candidate in _candidates(location) if candidate.is_file()), with_suffix(location))
+    if location.is_dir() and not file.is_file() and (files := sorted(location.glob("*.safetensors"))):
+        return _folder(location, files)
     sweep(file.parent)
     if not looks_pickled(file):
-        found, metadata = read_header(file)
-        return Stored(file, found, metadata, lambda names: read_tensors(file, names))
+        entries, metadata = read_header(file)
+        return Stored(file, entries, metadata, lambda names: read_tensors(file, names))
     arrays = read_pickled(file, structured=structured)
     state = file.with_suffix(STATE_SUFFIX)
     if file.suffix == PARAMETERS_SUFFIX and not structured and state.is_file():
         arrays = {**read_pickled(state), **arrays}
-    found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
-    return Stored(file, found, {}, lambda names: ((name, arrays[name]) for name in names), is_paddles=True)
+    entries = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    return Stored(file, entries, {}, lambda names: ((name, arrays[name]) for name in names), is_paddles=True)
 
 
 def _folder(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Stored:
@@ -74,8 +74,8 @@ def _folder(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Stored:
     return Stored(folder, {name: fact for name, (_, fact) in held.items()}, {}, read)
 
 
-def _candidates(given: pathlib.Path) -> list[pathlib.Path]:
-    found = [with_suffix(given), given.with_name(given.name + PARAMETERS_SUFFIX), given]
-    if given.suffix in (PARAMETERS_SUFFIX, STATE_SUFFIX, ".pdmodel"):  # which Paddle's `save` adds
-        found.append(with_suffix(given.with_suffix("")))
-    return found
+def _candidates(path: pathlib.Path) -> list[pathlib.Path]:
+    candidates = [with_suffix(path), path.with_name(path.name + PARAMETERS_SUFFIX), path]
+    if path.suffix in (PARAMETERS_SUFFIX, STATE_SUFFIX, ".pdmodel"):  # which Paddle's `save` adds
+        candidates.append(with_suffix(path.with_suffix("")))
+    return candidates

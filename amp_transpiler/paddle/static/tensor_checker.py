@@ -1,4 +1,4 @@
-"""Looking at the tensors of a run: at every operator's by Paddle's tensor checker, or at those that are named.
+"""Checks the tensors of a run: those of every operator with Paddle's tensor checker, or those that are named.
 
 Before such a run, the program runs once more on a copy of the scope, with all that is looked at as outputs. So a run
 that is stopped changes nothing, and one that goes on computes what it would have.
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class DebugMode(enum.Enum):
-    """What a tensor checker does, with Paddle's names.
+    """Says what a tensor checker does, with Paddle's names.
 
     `CHECK_NAN_INF_AND_ABORT` stops a run at infinity and NaN, `CHECK_NAN_INF` prints the tensors that have them and
     goes on, `CHECK_ALL_FOR_OVERFLOW` prints those of float32 that float16 cannot hold, `CHECK_ALL` prints every one.
@@ -60,7 +60,7 @@ _IS_SHOWN: Mapping[DebugMode, Callable[[TensorStats], bool]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorCheckerConfig:
-    """Paddle's settings of the tensor checker.
+    """Holds Paddle's settings of the tensor checker.
 
     Attributes:
         enable: whether it checks at all.
@@ -88,9 +88,11 @@ class TensorCheckerConfig:
         if not isinstance(self.debug_mode, DebugMode):
             raise OptionError(f"TensorCheckerConfig: debug_mode is a DebugMode, got {self.debug_mode!r}")
         for name in ("checked_op_list", "skipped_op_list"):
-            given = getattr(self, name)
-            if given is not None and (isinstance(given, str) or not all(isinstance(op, str) for op in given)):
-                raise OptionError(f"TensorCheckerConfig: {name} is a list of operators' names, got {given!r}")
+            operators = getattr(self, name)
+            if operators is not None and (
+                isinstance(operators, str) or not all(isinstance(op, str) for op in operators)
+            ):
+                raise OptionError(f"TensorCheckerConfig: {name} is a list of operators' names, got {operators!r}")
         if self.debug_step is not None and not _is_span(self.debug_step):
             raise OptionError(
                 "TensorCheckerConfig: debug_step is two whole numbers, the first step that is checked and the first "
@@ -99,36 +101,36 @@ class TensorCheckerConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the flag `FLAGS_check_nan_inf` alone does what is asked."""
+        """Whether the flag `FLAGS_check_nan_inf` is enough for what is asked."""
         is_abort = self.debug_mode is DebugMode.CHECK_NAN_INF_AND_ABORT
         return is_abort and not any((self.output_dir, self.checked_op_list, self.skipped_op_list, self.debug_step))
 
     def looks_at(self, op: str) -> bool:
-        """Whether it looks at the outputs of an operator, given by Paddle's name."""
+        """Whether it checks the outputs of an operator, given by Paddle's name."""
         is_asked = not self.checked_op_list or any(_is_same(op, name) for name in self.checked_op_list)
         return is_asked and not any(_is_same(op, name) for name in self.skipped_op_list or ())
 
 
-def _is_span(given: Sequence[int]) -> bool:
-    numbers = list(given)
+def _is_span(span: Sequence[int]) -> bool:
+    numbers = list(span)
     return len(numbers) == 2 and all(type(n) is int and n >= 0 for n in numbers) and numbers[0] < numbers[1]
 
 
 def _is_same(op: str, asked: str) -> bool:
-    """Whether an operator is meant by one of Paddle's names: `matmul` means `matmul_v2`, too."""
+    """Whether one of Paddle's names stands for an operator: `matmul` means `matmul_v2`, too."""
     op, asked = op.replace("@grad", "_grad"), asked.replace("@grad", "_grad")
     if op == asked:
         return True
     first, second = op.removesuffix("_grad"), asked.removesuffix("_grad")
     if (first == op) != (second == asked):
         return False
-    known = paddle_names()
-    return first in known and second in known and set(known[first]) <= set(known[second])
+    operators = paddle_names()
+    return first in operators and second in operators and set(operators[first]) <= set(operators[second])
 
 
 @dataclasses.dataclass(slots=True)
 class _Checker:
-    """The tensor checker that is enabled, and how many steps it has seen."""
+    """Holds the tensor checker that is enabled, and counts the steps that it has seen."""
 
     config: TensorCheckerConfig
     steps: int = 0
@@ -146,7 +148,7 @@ _enabled: list[_Checker] = []  # it, while it is enabled
 
 
 def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
-    """Look at the tensors of the programs that run from here on.
+    """Check the tensors of the programs that run from here on.
 
     By default it stops runs at infinity and NaN, as `paddle.set_flags({"FLAGS_check_nan_inf": True})` does. With any
     other setting it looks at the outputs of every operator of the main graph, which takes a second run of each step.
@@ -159,7 +161,7 @@ def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
 
 
 def disable_tensor_checker() -> None:
-    """Let runs go on, whatever they compute."""
+    """Stop checking tensors: runs go on, whatever they compute."""
     set_flags({"FLAGS_check_nan_inf": False})
     _enabled.clear()
 
@@ -169,7 +171,7 @@ def disable_tensor_checker() -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Watched:
-    """A tensor that is looked at in each run of its program.
+    """Describes a tensor that is checked in each run of its program.
 
     Attributes:
         name: that of the value.
@@ -188,7 +190,7 @@ _watched: weakref.WeakKeyDictionary[Program, list[Watched]] = weakref.WeakKeyDic
 
 
 def watch(program: Program, tensors: Iterable[Watched]) -> None:
-    """Look at these tensors in each run of a program; a clone of the program is not watched."""
+    """Check these tensors in each run of a program; a clone of the program is not watched."""
     _watched.setdefault(program, []).extend(tensors)
 
 
@@ -199,7 +201,7 @@ Compute = Callable[[Sequence[str]], list[np.ndarray]]
 
 
 def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device: str, together: bool = False) -> None:
-    """Look at the tensors of a run that is about to be.
+    """Check the tensors of the coming run.
 
     Args:
         program: the program.
@@ -226,8 +228,8 @@ def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device
         tensors += _of_operators(program, checker)
     if not tensors:
         return
-    found = compute([tensor.name for tensor in tensors])
-    stats = [stats_of(a, t.op, t.shown, device) for t, a in zip(tensors, found, strict=True)]
+    arrays = compute([tensor.name for tensor in tensors])
+    stats = [stats_of(a, t.op, t.shown, device) for t, a in zip(tensors, arrays, strict=True)]
     _show(tensors, stats, device)
     bad = [s for t, s in zip(tensors, stats, strict=True) if _stops(t) and not s.is_finite]
     if bad:
@@ -249,8 +251,12 @@ def _named(stats: TensorStats) -> str:
 
 
 def _show(tensors: Sequence[Watched], stats: Sequence[TensorStats], device: str) -> None:
-    """Print what is to be seen, or write it to the checker's log."""
-    lines = [f"{found}\n" for tensor, found in zip(tensors, stats, strict=True) if _IS_SHOWN[tensor.mode](found)]
+    """Print the lines that are shown, or write them to the checker's log."""
+    lines = [
+        f"{tensor_stats}\n"
+        for tensor, tensor_stats in zip(tensors, stats, strict=True)
+        if _IS_SHOWN[tensor.mode](tensor_stats)
+    ]
     folder = _enabled[0].config.output_dir if _enabled else None
     if folder is None:
         sys.stdout.write("".join(lines))
@@ -265,22 +271,22 @@ def _show(tensors: Sequence[Watched], stats: Sequence[TensorStats], device: str)
 
 
 def _present(program: Program, asked: Iterable[Watched]) -> Iterator[Watched]:
-    """Yield those that the program still has: a pass may have taken one out."""
+    """Yield those tensors that the program still has: a pass may have removed one."""
     return (tensor for tensor in asked if program.find(tensor.name) is not None)
 
 
 def _of_operators(program: Program, checker: _Checker) -> list[Watched]:
-    """Return the float outputs of the operators that a checker looks at, in the main graph."""
+    """Return the float outputs of the operators that a checker checks, in the main graph."""
     config, ops = checker.config, program.blocks[0].ops
     unknown = [name for name in config.checked_op_list or () if not any(_is_same(op.type, name) for op in ops)]
     if unknown and not checker.told:
         checker.told = True
         logger.warning("the tensor checker: %r has no operator %s", program, first_few(quoted(unknown)))
-    found: dict[str, Watched] = {}
+    watched: dict[str, Watched] = {}
     for op in ops:
         if config.looks_at(op.type):
             for name in op.output_arg_names:
                 value = program.find(name)  # None for an output that nothing reads, such as the mask of Dropout
                 if value is not None and is_float_tensor(value):
-                    found.setdefault(name, Watched(name, op.type, name, config.debug_mode))
-    return list(found.values())
+                    watched.setdefault(name, Watched(name, op.type, name, config.debug_mode))
+    return list(watched.values())

@@ -1,4 +1,4 @@
-"""Named arrays in one safetensors file, bfloat16 included. The file is written whole or not at all."""
+"""Reads and writes named arrays in one safetensors file, bfloat16 included; it is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 def with_suffix(path: str | os.PathLike[str]) -> pathlib.Path:
     """Return `path` ending in .safetensors."""
-    given = pathlib.Path(path)
-    return given if given.suffix == SUFFIX else given.with_name(given.name + SUFFIX)
+    file = pathlib.Path(path)
+    return file if file.suffix == SUFFIX else file.with_name(file.name + SUFFIX)
 
 
 def write_tensors(

@@ -1,4 +1,4 @@
-"""What a tensor holds, in numbers: counted, written as a line of Paddle's debugging logs, read back, and compared."""
+"""Computes statistics of tensors, writes them as lines of Paddle's debugging logs, and compares such logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINE = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorStats:
-    """The numbers of one tensor in one run.
+    """Holds the statistics of one tensor in one run.
 
     Attributes:
         op: Paddle's name of the operator that made it.
@@ -73,7 +73,7 @@ class TensorStats:
 
 
 def stats_of(array: np.ndarray, op: str, tensor: str, device: str = "cpu") -> TensorStats:
-    """Return the numbers of a float array."""
+    """Return the statistics of a float array."""
     name, wide = array.dtype.name, array.astype(np.float64)
     finite = wide[np.isfinite(wide)]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -155,15 +155,15 @@ def _read(folder: str | os.PathLike[str]) -> dict[_Key, TensorStats]:
             f"compare_accuracy: {folder!s} has no worker_*.log: log a run with enable_tensor_checker("
             "TensorCheckerConfig(True, DebugMode.CHECK_ALL, output_dir=...))"
         )
-    found: dict[_Key, TensorStats] = {}
+    logged: dict[_Key, TensorStats] = {}
     seen: dict[tuple[str, str, str], int] = {}
     for worker, text in texts.items():
         for stats in _parsed(worker, text.splitlines()):
             place = (worker.rpartition(".")[0].rpartition(".")[2], stats.op, stats.tensor)
             count = seen[place] = seen.get(place, -1) + 1
             if stats.op != "cast":
-                found[(*place, count)] = stats
-    return found
+                logged[(*place, count)] = stats
+    return logged
 
 
 def _parsed(worker: str, lines: Iterable[str]) -> Iterator[TensorStats]:
@@ -185,10 +185,10 @@ def _row(key: _Key, first: TensorStats | None, second: TensorStats | None, loss_
     sides = [
         [""] * len(_COLUMNS) if side is None else [getattr(side, name) for name in _COLUMNS] for side in (first, second)
     ]
-    return [*key, *sides[0], *sides[1], _found(first, second)]
+    return [*key, *sides[0], *sides[1], _difference(first, second)]
 
 
-def _found(first: TensorStats | None, second: TensorStats | None) -> str:
+def _difference(first: TensorStats | None, second: TensorStats | None) -> str:
     if first is None or second is None:
         return "in one run alone"
     if first.is_finite != second.is_finite:

@@ -1,4 +1,4 @@
-"""Programs that several processes train together with a plain `Executor`, and their checkpoints."""
+"""Lets several processes train a program together with a plain `Executor`, and share its checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def steps_together(
 
 
 class Together(Ranks):
-    """The processes that train together.
+    """Represents the processes that train together.
 
     Args:
         steps: runs this one's share.
@@ -50,7 +50,7 @@ class Together(Ranks):
         self.rank = steps.world.rank
 
     def from_first(self, text: str) -> str:
-        """Return what rank 0 says."""
+        """Return the text that rank 0 passes, on every rank."""
         return self._steps.world.from_first(text if self.rank == 0 else None)
 
     def mean(self, number: float) -> float:
@@ -59,8 +59,8 @@ class Together(Ranks):
 
     def save(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Write a checkpoint; every rank calls it, rank 0 writes it with the parts of all."""
-        whole = self._steps.whole(program, scope)
-        self._steps.by_first(lambda: save(program, path, whole))
+        gathered = self._steps.whole(program, scope)
+        self._steps.by_first(lambda: save(program, path, gathered))
 
     def load(self, program: Program, path: str | os.PathLike[str], scope: Scope) -> None:
         """Read a checkpoint; every rank calls it, rank 0 reads and sends."""

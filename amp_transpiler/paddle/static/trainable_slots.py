@@ -1,4 +1,4 @@
-"""Which constants of an inference model are weights: those that reach a slot where operators take parameters.
+"""Tells which constants of an inference model are weights: they reach a slot where operators take parameters.
 
 A table of operators lists these slots. A weight may reach its slot through operators that move or retype it, and
 through arithmetic with other weights, as weight normalisation does.
@@ -64,129 +64,129 @@ def _is_wave(array: np.ndarray) -> bool:
     return bool((np.abs((rows**2).sum(1) - half) < 1e-3 * half).all() or (first == 1).all() or (first == 0).all())
 
 
-def _is_made_up(one: Read) -> bool:
-    """Whether an exporter put the numbers there itself: all the same, under a name of its own making."""
-    made_up = _MADE_UP.fullmatch(str(one.tensor.name or one.value.name)) is not None
-    return made_up and read(one.tensor, _is_uniform)
+def _is_made_up(slot: Read) -> bool:
+    """Whether an exporter put the numbers there itself: they are all the same, and their name is generated."""
+    made_up = _MADE_UP.fullmatch(str(slot.tensor.name or slot.value.name)) is not None
+    return made_up and read(slot.tensor, _is_uniform)
 
 
-def _vector_or_table(one: Read) -> int:
+def _vector_or_table(slot: Read) -> int:
     """Return the number of axes longer than 1; 0 for what is too small or too large to be learnt, or unknown."""
-    if one.tensor.size < 2 or one.value.shape is None or not read(one.tensor, _is_unmasked):
+    if slot.tensor.size < 2 or slot.value.shape is None or not read(slot.tensor, _is_unmasked):
         return 0
-    return sum(size != 1 for size in one.value.shape)
+    return sum(size != 1 for size in slot.value.shape)
 
 
 # ---- the slots ----
 
 
-def _tensor(one: Read) -> bool:
-    """Anything but a scalar. A vector of one element counts: it is the bias of one channel."""
-    return len(one.tensor.shape) > 0
+def _tensor(slot: Read) -> bool:
+    """Whether it is anything but a scalar. A vector of one element counts: it is the bias of one channel."""
+    return len(slot.tensor.shape) > 0
 
 
-def _several(one: Read) -> bool:
-    return one.tensor.size > 1
+def _several(slot: Read) -> bool:
+    return slot.tensor.size > 1
 
 
-def _kernel(one: Read) -> bool:
-    """Weights of a layer that filters or mixes, unless a formula made them."""
-    return _tensor(one) and not one.flow.is_signal_filter(one.value, one.tensor)
+def _kernel(slot: Read) -> bool:
+    """Whether it holds the weights of a layer that filters or mixes, and no formula made them."""
+    return _tensor(slot) and not slot.flow.is_signal_filter(slot.value, slot.tensor)
 
 
-def _matrix(one: Read) -> bool:
-    return _several(one) and not one.flow.is_signal_filter(one.value, one.tensor)
+def _matrix(slot: Read) -> bool:
+    return _several(slot) and not slot.flow.is_signal_filter(slot.value, slot.tensor)
 
 
-def _channel_bias(one: Read) -> bool:
-    """A convolution's bias, unless zeros fill the slot: of a filter that is no weight, or with a bias added behind."""
-    if not _tensor(one):
+def _channel_bias(slot: Read) -> bool:
+    """Whether it is a convolution's bias, and not zeros beside a filter that is no weight or a bias added behind."""
+    if not _tensor(slot):
         return False
-    filters, result = one.node.inputs[1], one.node.outputs[0]
+    filters, result = slot.node.inputs[1], slot.node.outputs[0]
     uses = list(result.uses())
     is_added_behind = (
-        len(uses) == 1 and uses[0].node.op_type == "Add" and any(map(one.flow.is_fixed, uses[0].node.inputs))
+        len(uses) == 1 and uses[0].node.op_type == "Add" and any(map(slot.flow.is_fixed, uses[0].node.inputs))
     )
-    filled = is_added_behind or (filters is not None and one.flow.is_signal_filter(filters))
-    return not (filled and read(one.tensor, _is_zero))
+    filled = is_added_behind or (filters is not None and slot.flow.is_signal_filter(filters))
+    return not (filled and read(slot.tensor, _is_zero))
 
 
-def _norm(one: Read) -> bool:
-    """A scale or bias of a normalisation, unless the exporter only filled the slot."""
-    return _tensor(one) and not _is_made_up(one) and not _is_of_groups(one)
+def _norm(slot: Read) -> bool:
+    """Whether it is a scale or bias of a normalisation, and the exporter did not only fill the slot."""
+    return _tensor(slot) and not _is_made_up(slot) and not _is_of_groups(slot)
 
 
-def _is_of_groups(one: Read) -> bool:
+def _is_of_groups(slot: Read) -> bool:
     """Whether an InstanceNormalization stands for a normalisation by groups: ones and zeros, and the scale follows."""
-    return one.node.op_type == "InstanceNormalization" and read(one.tensor, _is_uniform) and _is_scaled_after(one)
+    return slot.node.op_type == "InstanceNormalization" and read(slot.tensor, _is_uniform) and _is_scaled_after(slot)
 
 
-def _is_scaled_after(one: Read) -> bool:
-    values = list(one.node.outputs[:1])
+def _is_scaled_after(slot: Read) -> bool:
+    values = list(slot.node.outputs[:1])
     moved = False
     while values:
         for use in values.pop().uses():
             if is_standard(use.node) and use.node.op_type in THROUGH and use.idx == 0:
                 moved = True
                 values.append(use.node.outputs[0])
-            elif moved and use.node.op_type == "Mul" and one.flow.is_fixed(use.node.inputs[1 - use.idx]):
+            elif moved and use.node.op_type == "Mul" and slot.flow.is_fixed(use.node.inputs[1 - use.idx]):
                 return True
     return False
 
 
-def _embedding(one: Read) -> bool:
-    axis = one.node.attributes.get("axis")
-    is_table = one.tensor.size > 1 and len(one.value.shape or ()) == 2
+def _embedding(slot: Read) -> bool:
+    axis = slot.node.attributes.get("axis")
+    is_table = slot.tensor.size > 1 and len(slot.value.shape or ()) == 2
     return is_table and (axis is None or axis.as_int() == 0)
 
 
-def _bias(one: Read) -> bool:
-    """A vector along one axis, or a table such as learnt positions; not a mask, nor a grid of coordinates."""
-    if _is_of_one_unit(one):
+def _bias(slot: Read) -> bool:
+    """Whether it is a vector along one axis or a table such as learnt positions, no mask or grid of coordinates."""
+    if _is_of_one_unit(slot):
         return True
-    axes = _vector_or_table(one)
-    if not axes or not one.is_moved or one.flow.is_fixed(one.other):
+    axes = _vector_or_table(slot)
+    if not axes or not slot.is_moved or slot.flow.is_fixed(slot.other):
         return False
     if axes > 1:
-        return read(one.tensor, _has_fractions) and not read(one.tensor, _is_wave)
+        return read(slot.tensor, _has_fractions) and not read(slot.tensor, _is_wave)
     # Channels of an input that are shifted before any layer reads them are being prepared.
-    shape = list(one.value.shape or ())
-    return one.flow.is_deep(one.other) or len(shape) < 3 or shape[-1] != 1
+    shape = list(slot.value.shape or ())
+    return slot.flow.is_deep(slot.other) or len(shape) < 3 or shape[-1] != 1
 
 
-def _is_of_one_unit(one: Read) -> bool:
+def _is_of_one_unit(slot: Read) -> bool:
     """Whether one number is the bias of a layer with one unit."""
-    layer = _maker(one.other)
-    if one.tensor.size != 1 or not len(one.tensor.shape) or layer is None or layer.op_type not in _UNIT_AXIS:
+    layer = _maker(slot.other)
+    if slot.tensor.size != 1 or not len(slot.tensor.shape) or layer is None or layer.op_type not in _UNIT_AXIS:
         return False
     weights = layer.inputs[1]
-    if weights is None or weights.shape is None or not one.flow.is_fixed(weights):
+    if weights is None or weights.shape is None or not slot.flow.is_fixed(weights):
         return False
     return weights.shape[_UNIT_AXIS[layer.op_type]] == 1
 
 
-def _factor(one: Read) -> bool:
-    """A scale that is written out: of a normalisation, or of what another layer has computed."""
-    axes = _vector_or_table(one)
-    if not axes or not one.is_moved or (axes == 1 and read(one.tensor, is_window)):
+def _factor(slot: Read) -> bool:
+    """Whether it is a scale that is written out: of a normalisation, or of what another layer has computed."""
+    axes = _vector_or_table(slot)
+    if not axes or not slot.is_moved or (axes == 1 and read(slot.tensor, is_window)):
         return False
-    if axes == 1 and _is_normalised(one.other):
+    if axes == 1 and _is_normalised(slot.other):
         return True
-    if not one.flow.is_deep(one.other):
+    if not slot.flow.is_deep(slot.other):
         return False
-    if read(one.tensor, _has_fractions):
-        return axes == 1 or not read(one.tensor, _is_wave)
-    return axes == 1 and read(one.tensor, _is_uniform) and not _is_made_up(one)
+    if read(slot.tensor, _has_fractions):
+        return axes == 1 or not read(slot.tensor, _is_wave)
+    return axes == 1 and read(slot.tensor, _is_uniform) and not _is_made_up(slot)
 
 
-def _difference(one: Read) -> bool:
-    return one.flow.is_deep(one.other) and _bias(one)
+def _difference(slot: Read) -> bool:
+    return slot.flow.is_deep(slot.other) and _bias(slot)
 
 
-def _token(one: Read) -> bool:
-    """Learnt rows that are joined to the data."""
-    joins_data = any(one.flow.is_deep(value) for value in one.node.inputs)
-    return joins_data and one.tensor.size > 1 and one.is_moved and read(one.tensor, _has_fractions)
+def _token(slot: Read) -> bool:
+    """Whether it holds learnt rows that are joined to the data."""
+    joins_data = any(slot.flow.is_deep(value) for value in slot.node.inputs)
+    return joins_data and slot.tensor.size > 1 and slot.is_moved and read(slot.tensor, _has_fractions)
 
 
 def _is_normalised(value: ir.Value | None) -> bool:
@@ -288,9 +288,9 @@ def slots_of(node: ir.Node) -> Mapping[int, Test]:
 
 def weight_slot(value: ir.Value, tensor: ir.TensorProtocol, flow: WeightFlow) -> str:
     """Return where a float constant is read as a weight, such as `Conv 'stem' input 1`; empty if it is not."""
-    for one in flow.reads(value, tensor):
-        slots = slots_of(one.node)
-        test = slots.get(one.index, slots.get(_EVERY))
-        if test is not None and test(one) and (one.is_moved or not _is_made_up(one)):
-            return f"{one.node.op_type} '{one.node.name}' input {one.index}"
+    for slot in flow.reads(value, tensor):
+        slots = slots_of(slot.node)
+        test = slots.get(slot.index, slots.get(_EVERY))
+        if test is not None and test(slot) and (slot.is_moved or not _is_made_up(slot)):
+            return f"{slot.node.op_type} '{slot.node.name}' input {slot.index}"
     return ""

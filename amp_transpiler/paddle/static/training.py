@@ -1,4 +1,4 @@
-"""`Executor.train`: epochs over a loader with a record, checkpoints that a later call resumes from, and early stop."""
+"""`Executor.train` trains for epochs over a loader, with a record, checkpoints to resume from, and early stop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
 class Runs(Protocol):
-    """What runs a program: an `Executor`."""
+    """Runs a program, as an `Executor` does."""
 
     def run(self, program: Program, feed: Any, fetch_list: Any, *, scope: Scope) -> list[Any]:
         """Run a program once."""
@@ -53,7 +53,7 @@ class Runs(Protocol):
 
 
 class Ranks:
-    """The processes that train together: here, one alone. Rank 0 writes the files, and what it reads holds for all.
+    """Represents the processes that train together: here, only one. Rank 0 writes the files, and all use what it reads.
 
     Attributes:
         rank: the number of this process.
@@ -62,7 +62,7 @@ class Ranks:
     rank = 0
 
     def from_first(self, text: str) -> str:
-        """Return what rank 0 says."""
+        """Return the text that rank 0 passes, on every rank."""
         return text
 
     def mean(self, number: float) -> float:
@@ -80,7 +80,7 @@ class Ranks:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """The arguments of `Executor.train` besides program, loader and epochs.
+    """Holds the arguments of `Executor.train` besides program, loader and epochs.
 
     Attributes:
         loss: the variable to record; the program's first output unless given.
@@ -136,7 +136,7 @@ class TrainOptions:
 
 @dataclasses.dataclass(slots=True)
 class _Place:
-    """Where a training is: what a checkpoint keeps beside the scope's values."""
+    """Says how far a training run has come: what a checkpoint keeps beside the scope's values."""
 
     step: int = 0
     epoch: int = 0
@@ -160,7 +160,7 @@ def train(executor: Runs, program: Program, loader: Any, epochs: int, options: T
 
 
 class _Run:
-    """One call of `train`.
+    """Carries out one call of `train`.
 
     Args:
         executor: runs the program.
@@ -185,9 +185,9 @@ class _Run:
         self.shown = shown and self.ranks.rank == 0
 
     def _loss_name(self) -> str:
-        given = self.options.loss
-        if given is not None:
-            return self.program.name_of(given)
+        loss = self.options.loss
+        if loss is not None:
+            return self.program.name_of(loss)
         if not self.program.outputs:
             raise InputError("train: the program names no loss: give loss=")
         return self.program.outputs[0]
@@ -313,14 +313,14 @@ class _Run:
     def _resumed(self) -> _Place:
         if self.folder is None:
             return _Place()
-        found = json.loads(self.ranks.from_first(json.dumps(_newest(self.folder) if self.ranks.rank == 0 else {})))
-        if not found:
+        newest = json.loads(self.ranks.from_first(json.dumps(_newest(self.folder) if self.ranks.rank == 0 else {})))
+        if not newest:
             return _Place()
-        path, state, place = pathlib.Path(found["path"]), found["state"], _Place(**found["state"]["place"])
+        path, state, place = pathlib.Path(newest["path"]), newest["state"], _Place(**newest["state"]["place"])
         self.ranks.load(self.program, path, self.scope)
-        for name, kept in state.get("schedules", {}).items():
+        for name, schedule_state in state.get("schedules", {}).items():
             if name in self.schedules:
-                self.schedules[name].set_state_dict(kept)
+                self.schedules[name].set_state_dict(schedule_state)
         logger.info("resumed from %s: step %d, epoch %d", path, place.step, place.epoch)
         return place
 
@@ -331,10 +331,10 @@ def _newest(folder: pathlib.Path) -> dict[str, Any]:
     Raises:
         InputError: the state is damaged.
     """
-    found = _checkpoints(folder)
-    if not found:
+    checkpoints = _checkpoints(folder)
+    if not checkpoints:
         return {}
-    path = found[-1][1]
+    path = checkpoints[-1][1]
     try:
         state = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         _Place(**state["place"])
@@ -346,16 +346,16 @@ def _newest(folder: pathlib.Path) -> dict[str, Any]:
 def _schedules(program: Program) -> dict[str, LRScheduler]:
     """Return the schedules that `step` moves on, by the name of a rate that follows each."""
     driven = ((name, persistable.driver) for name, persistable in program.persistables.items())
-    found = {id(driver): (name, driver) for name, driver in driven if isinstance(driver, LRScheduler)}
-    return dict(found.values())
+    by_driver = {id(driver): (name, driver) for name, driver in driven if isinstance(driver, LRScheduler)}
+    return dict(by_driver.values())
 
 
 def _checkpoints(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
     """Return (step, file) of the checkpoints of a folder, the oldest first."""
     if not folder.is_dir():
         return []
-    found = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
-    return sorted((int(match.group(1)), path) for match, path in found if path.with_suffix(".json").exists())
+    matches = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    return sorted((int(match.group(1)), path) for match, path in matches if path.with_suffix(".json").exists())
 
 
 def _from(loader: Any, first: int) -> Iterator[Any]:
@@ -397,7 +397,7 @@ def _earlier_lines(path: pathlib.Path | None, steps: int) -> list[dict[str, Any]
 
 
 def _progress(step: TrainingStep, place: _Place, epochs: int, batches: int | None) -> str:
-    """Return one line that says where a training is, with a bar where the epoch's length is known."""
+    """Return one line that says how far a training run has come, with a bar where the epoch's length is known."""
     where = f"epoch {place.epoch + 1}/{epochs}"
     if batches:
         done = min(_BAR, _BAR * place.batch // batches)

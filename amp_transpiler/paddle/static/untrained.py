@@ -1,4 +1,4 @@
-"""Which weights of an imported model are not trained, and why: said once, in warnings that name them."""
+"""Warns once of the weights of an imported model that are not trained, and says why."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def warn_of_untrained(model: ir.Model, what: str, of_nodes: Mapping[str, str]) -
             what,
             listed(f"{name} ({slot})" for name, slot in of_nodes.items()),
         )
-    found: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    by_operator: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
     for node, name, reason in _reads_without_gradient(model):
-        names, nodes = found.setdefault((operator_name(node), reason), ([], []))
+        names, nodes = by_operator.setdefault((operator_name(node), reason), ([], []))
         names.append(name)
         nodes.append(f"'{node.name}'")
-    for (operator, reason), (names, nodes) in found.items():
+    for (operator, reason), (names, nodes) in by_operator.items():
         logger.warning(
             "%s: these weights of %s %s are not trained: %s; and nothing before it can be. %s",
             what,
@@ -72,8 +72,8 @@ def _reads_without_gradient(model: ir.Model) -> Iterator[tuple[ir.Node, str, str
     for value, tensor in float_constants(model):
         if tensor.size < 2 or is_of_a_node(value):
             continue
-        for one in flow.reads(value, tensor):
-            node = one.node
+        for slot in flow.reads(value, tensor):
+            node = slot.node
             reason = "" if has_bodies(node) else refusal("" if is_standard(node) else node.domain, node.op_type)
             if reason and not _reads_integers(node):
                 yield node, str(value.name), reason

@@ -1,4 +1,4 @@
-"""`save_vars`, `load_vars` and their kin: some of a program's persistable values, in a folder or in one file."""
+"""`save_vars`, `load_vars` and their relatives keep persistable values in a folder or in one file."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def load_vars(
     program = default_main_program() if main_program is None else main_program
     names = _names(program, vars, predicate, "load_vars")
     files = {name: [name] for name in names} if filename is None else {filename: names}
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for file, held in files.items():
         stored = open_stored(_place(dirname, file))
         if missing := [name for name in held if name not in stored.found]:
             raise InputError(f"{stored.file}: has no value for {first_few(missing, 5)}")
-        found.update((name, np.array(array)) for name, array in stored.read(held))
-    set_program_state(program, found)
+        arrays.update((name, np.array(array)) for name, array in stored.read(held))
+    set_program_state(program, arrays)
 
 
 def save_params(

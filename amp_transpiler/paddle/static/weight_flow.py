@@ -1,4 +1,4 @@
-"""How constants of a model reach the data: what is computed from them alone, and where they meet what is learnt."""
+"""Follows constants of a model to the data: what is computed only from them, and where they meet learnt values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAYERS = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Read:
-    """A node that reads a constant beside data, or what is computed from constants alone.
+    """Describes where a node reads, beside data, a constant or what is computed only from constants.
 
     Attributes:
         node: the node.
@@ -56,7 +56,7 @@ class Read:
 
 
 class WeightFlow:
-    """Which values of a model are fixed, and which come from a layer with weights."""
+    """Tells which values of a model are fixed, and which come from a layer with weights."""
 
     def __init__(self, model: ir.Model) -> None:
         self._fixed: set[ir.Value] = set()
@@ -95,16 +95,16 @@ class WeightFlow:
             tensor: the constant that it comes from; without one, the value's own.
         """
         if value not in self._filters:
-            known = tensor if tensor is not None else constant_of(value)
-            self._filters[value] = known is not None and read(known, is_signal_filter)
+            constant = tensor if tensor is not None else constant_of(value)
+            self._filters[value] = constant is not None and read(constant, is_signal_filter)
         return self._filters[value]
 
     def is_fixed(self, value: ir.Value | None) -> bool:
-        """Whether a value is computed from constants alone."""
+        """Whether a value is computed only from constants."""
         return value in self._fixed
 
     def is_deep(self, value: ir.Value | None) -> bool:
-        """Whether a value depends on data and comes from a layer with weights, not from inputs alone."""
+        """Whether a value depends on data and comes from a layer with weights, not only from inputs."""
         return value in self._deep
 
     @property
@@ -138,7 +138,9 @@ class WeightFlow:
             return moved
         if not node.outputs or not self.is_fixed(node.outputs[0]):
             return None
-        return moved if node.op_type in _PARTS else False if node.op_type in _ARITHMETIC else None
+        if node.op_type in _PARTS:
+            return moved
+        return False if node.op_type in _ARITHMETIC else None
 
 
 def _weights(node: ir.Node) -> list[ir.Value]:

@@ -1,4 +1,4 @@
-"""A BatchNormalization whose statistics a model computes itself, as plain operators, which gradients pass."""
+"""Writes a BatchNormalization whose statistics a model computes as plain operators, which gradients pass."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ UserDefinedRoleMaker = PaddleCloudRoleMaker
 def init(
     role_maker: object = None, is_collective: bool = True, strategy: DistributedStrategy | None = None, **_: Any
 ) -> None:
-    """Join the other processes, if torchrun has started this one; alone there is nothing to join.
+    """Join the other processes, if torchrun has started this one; a single process joins nothing.
 
     Args:
         role_maker: Paddle's, no effect.
@@ -174,24 +174,24 @@ def distributed_optimizer(optimizer: Any, strategy: DistributedStrategy | None =
     if chosen.recompute:
         optimizer = RecomputeOptimizer(optimizer)
     if chosen.gradient_merge:
-        given = _known("gradient_merge_configs", chosen.gradient_merge_configs, ("k_steps", "avg"))
-        optimizer = GradientMergeOptimizer(optimizer, **given)
+        settings = _checked_settings("gradient_merge_configs", chosen.gradient_merge_configs, ("k_steps", "avg"))
+        optimizer = GradientMergeOptimizer(optimizer, **settings)
     environment.init_parallel_env()
     return optimizer
 
 
-def _known(label: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    if unknown := sorted(set(given) - set(names)):
+def _checked_settings(label: str, settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    if unknown := sorted(set(settings) - set(names)):
         raise OptionError(f"{label} has no {', '.join(unknown)}; it has {', '.join(names)}")
-    return dict(given)
+    return dict(settings)
 
 
 def _mixed(optimizer: Any, configs: Mapping[str, Any]) -> Any:
-    given = _known("amp_configs", configs, (*_AMP, *_LISTS))
-    lists = {name: given.pop(name) for name in _LISTS if name in given}
-    dtype = "bfloat16" if given.get("use_bf16") else "float16"
-    made = AutoMixedPrecisionLists(**lists, dtype=dtype) if lists else None
-    return decorate(optimizer, made, **{"use_pure_fp16": False, **given})
+    settings = _checked_settings("amp_configs", configs, (*_AMP, *_LISTS))
+    lists = {name: settings.pop(name) for name in _LISTS if name in settings}
+    dtype = "bfloat16" if settings.get("use_bf16") else "float16"
+    amp_lists = AutoMixedPrecisionLists(**lists, dtype=dtype) if lists else None
+    return decorate(optimizer, amp_lists, **{"use_pure_fp16": False, **settings})
 
 
 def _lars(optimizer: Any, configs: Mapping[str, Any]) -> Any:
@@ -203,7 +203,7 @@ def _lars(optimizer: Any, configs: Mapping[str, Any]) -> Any:
         optimizer.momentum,
         parameter_list=optimizer.parameters,
         grad_clip=optimizer.grad_clip,
-        **_known("lars_configs", configs, names),
+        **_checked_settings("lars_configs", configs, names),
     )
 
 
@@ -211,15 +211,15 @@ def _lamb(optimizer: Any, configs: Mapping[str, Any]) -> Any:
     if not isinstance(optimizer, Adam):
         raise OptionError(f"strategy.lamb needs an Adam optimizer, got {type(optimizer).__name__}")
     settings: dict[str, Any] = {name: getattr(optimizer, name) for name in ("beta1", "beta2", "epsilon")}
-    given = _known("lamb_configs", configs, ("lamb_weight_decay", "exclude_from_weight_decay"))
-    excluded = tuple(given.pop("exclude_from_weight_decay", ()))
+    decay_settings = _checked_settings("lamb_configs", configs, ("lamb_weight_decay", "exclude_from_weight_decay"))
+    excluded = tuple(decay_settings.pop("exclude_from_weight_decay", ()))
     return Lamb(
         optimizer.learning_rate,
         parameters=optimizer.parameters,
         grad_clip=optimizer.grad_clip,
         exclude_from_weight_decay_fn=(lambda p: any(part in p.name for part in excluded)) if excluded else None,
         **settings,
-        **given,
+        **decay_settings,
     )
 
 
@@ -252,7 +252,7 @@ def is_server() -> bool:
 
 
 def barrier_worker() -> None:
-    """Wait until every process has come here; alone, go on."""
+    """Wait until every process has come here; a single process goes on."""
     if worker_num() > 1:
         environment.barrier()
 
@@ -273,7 +273,7 @@ def save_inference_model(
     main_program: Program | None = None,
     **_: Any,
 ) -> None:
-    """Write what predicts `target_vars` to `DIRNAME/model.onnx`; process 0 alone does. See `static`'s function."""
+    """Write what predicts `target_vars` to `DIRNAME/model.onnx`; only process 0 does. See `static`'s function."""
     if not is_first_worker():
         return
     program = default_main_program() if main_program is None else main_program
@@ -284,6 +284,6 @@ def save_inference_model(
 def save_persistables(
     executor: object, dirname: str | os.PathLike[str], main_program: Program | None = None, **_: Any
 ) -> None:
-    """Write all persistable values, a file each; process 0 alone does."""
+    """Write all persistable values, a file each; only process 0 does."""
     if is_first_worker():
         save_files(executor, dirname, main_program)

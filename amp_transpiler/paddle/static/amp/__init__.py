@@ -1,4 +1,4 @@
-"""Mixed precision for programs under construction: `paddle.static.amp`."""
+"""`paddle.static.amp`: makes programs compute in mixed precision while they are built."""
 
 from typing import TYPE_CHECKING
 

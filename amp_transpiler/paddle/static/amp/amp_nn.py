@@ -1,4 +1,4 @@
-"""The two operators of loss scaling as functions: `paddle.static.amp.amp_nn`."""
+"""`paddle.static.amp.amp_nn`: has functions that append the two operators of loss scaling."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def check_finite_and_unscale(
     del name, float_status
     _check_floats("check_finite_and_unscale", x)
     b = builder_of(*x, scale)
-    found, inverse = loss_scaling.check_finite(b, [item.value for item in x], b.reshape(b.high(scale.value), []))
+    found_inf, inverse = loss_scaling.check_finite(b, [item.value for item in x], b.reshape(b.high(scale.value), []))
     for item in x:
         overwrite(item, wrap(item, loss_scaling.unscale(b, item.value, inverse)))
-    return x, wrap(scale, b.reshape(found, [1]))
+    return x, wrap(scale, b.reshape(found_inf, [1]))
 
 
 def update_loss_scaling(
@@ -81,24 +81,24 @@ def update_loss_scaling(
     _check_floats("update_loss_scaling", x)
     _check_scale(prev_loss_scaling, incr_every_n_steps, decr_every_n_nan_or_inf)
     b = builder_of(*x, found_inf, prev_loss_scaling, num_good_steps, num_bad_steps)
-    found = b.reshape(found_inf.value, [])
+    is_bad = b.reshape(found_inf.value, [])
     for item in x:
-        overwrite(item, wrap(item, loss_scaling.zero_if(b, found, item.value)))
+        overwrite(item, wrap(item, loss_scaling.zero_if(b, is_bad, item.value)))
     if stop_update is True:
         return x
     rule = loss_scaling.ScalingRule(
         int(incr_every_n_steps), int(decr_every_n_nan_or_inf), float(incr_ratio), float(decr_ratio)
     )
     scale, good, bad = loss_scaling.update_loss_scaling(
-        b, found, prev_loss_scaling.value, num_good_steps.value, num_bad_steps.value, rule
+        b, is_bad, prev_loss_scaling.value, num_good_steps.value, num_bad_steps.value, rule
     )
     if bad is None or rule.decr_every_n_nan_or_inf == 1:
         bad = b.zeros_like(num_bad_steps.value)  # each bad step shrinks the scale, so none is left to count
     state = {prev_loss_scaling: scale, num_good_steps: good, num_bad_steps: bad}
     for variable, new in state.items():
         old = variable.value
-        kept = b.where(b.reshape(stop_update.value, []), old, new) if isinstance(stop_update, Variable) else new
-        overwrite(variable, wrap(variable, kept))
+        next_value = b.where(b.reshape(stop_update.value, []), old, new) if isinstance(stop_update, Variable) else new
+        overwrite(variable, wrap(variable, next_value))
     return x
 
 

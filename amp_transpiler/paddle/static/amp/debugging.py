@@ -1,4 +1,4 @@
-"""The precision of a program, counted by operator; settings of the tensor checker under their shorter path."""
+"""Counts a program's operators by precision; has the settings of the tensor checker under their shorter path."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def collect_operator_stats(program: Program | None = None, print_subblocks: bool
     """
     if program is None:
         program = default_main_program()
-    found = count_operators(
+    stats = count_operators(
         (operator_name(node), working_type(node)) for node in _nodes(program, inner=print_subblocks)
     )
-    print_operator_stats(found)
-    return {name: found[name] for name in sorted(found)}
+    print_operator_stats(stats)
+    return {name: stats[name] for name in sorted(stats)}
 
 
 def _get_op_stats_list(program: Program) -> list[dict[str, OperatorStats]]:

@@ -96,14 +96,14 @@ def _keywords(overload: type[_Fp16Only | _Common]) -> set[str]:
     return set(inspect.signature(overload).parameters)
 
 
-def _misfit(given: Collection[str]) -> str:
-    """Say why no overload takes these keywords."""
+def _misfit(keywords: Collection[str]) -> str:
+    """Return the message that says why no overload takes these keywords."""
     first, second = _keywords(_Fp16Only), _keywords(_Common)
-    if unknown := [name for name in given if name not in first | second]:
+    if unknown := [name for name in keywords if name not in first | second]:
         near = difflib.get_close_matches(unknown[0], sorted(first | second), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"decorate: neither of its two overloads has a keyword {unknown[0]!r}{hint}"
-    older, newer = (", ".join(name for name in given if name in only) for only in (first - second, second - first))
+    older, newer = (", ".join(name for name in keywords if name in only) for only in (first - second, second - first))
     return (
         f"decorate has two overloads, and these keywords mix them: {older} of the first (use_pure_fp16=, ...), {newer} "
         "of the second (level=, dtype=, ...). Give those of one: use_pure_fp16=True is level='O2' in the second, "
@@ -113,7 +113,7 @@ def _misfit(given: Collection[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OwnKeywords:
-    """The keywords that Paddle does not have."""
+    """Holds the keywords that Paddle's `decorate` does not have."""
 
     policy: str = "paddle"
     scaler: str = "paddle"
@@ -122,7 +122,7 @@ class _OwnKeywords:
 
 
 class _Overload(_OwnKeywords):
-    """The behaviour that both overloads share. Their fields are Paddle's arguments in Paddle's order."""
+    """Implements the behaviour that both overloads share. Their fields are Paddle's arguments in Paddle's order."""
 
     optimizer: Optimizer
     amp_lists: AutoMixedPrecisionLists | None
@@ -144,13 +144,13 @@ class _Overload(_OwnKeywords):
             decr_ratio=self.decr_ratio,
         )
 
-    def _guard(self, level: Level, wanted: bool | None) -> bool | None:
-        """Return `AmpOptions.use_guard`: Paddle's rules have a guard at O2 alone, and then only if it is wanted."""
+    def _guard(self, level: Level, use_guard: bool | None) -> bool | None:
+        """Return `AmpOptions.use_guard`: Paddle's rules have a guard only at O2, and only if the caller asks for it."""
         if self.policy != "paddle":
-            return wanted
-        if wanted and not level.is_pure:
+            return use_guard
+        if use_guard and not level.is_pure:
             logger.warning("level %s: the guard has no effect: as in Paddle, fp16_guard counts at O2 alone", level.name)
-        return bool(wanted) and level.is_pure
+        return bool(use_guard) and level.is_pure
 
     def _wrap(
         self,
@@ -166,10 +166,11 @@ class _Overload(_OwnKeywords):
             raise RuntimeError(  # noqa: TRY004  # Paddle's type
                 f"decorate needs one of amp_transpiler.paddle.optimizer's optimizers, got {self.optimizer!r}"
             )
-        found, lists = _training_level(level), self.amp_lists
-        if found.lists == "white" and lists is not None:
+        training_level, lists = _training_level(level), self.amp_lists
+        if training_level.lists == "white" and lists is not None:
             logger.warning(
-                "level %s: the lists given are not used, since all but the white operators stay float32", found.name
+                "level %s: the lists given are not used, since all but the white operators stay float32",
+                training_level.name,
             )
             lists = None
         if self.weight_grad_reduce not in _WEIGHT_SUMS:
@@ -179,7 +180,7 @@ class _Overload(_OwnKeywords):
             dynamic, scaling = False, dataclasses.replace(scaling, init_loss_scaling=1.0)
         request = Request(
             policy=self.policy,
-            level=found.name,
+            level=training_level.name,
             dtype=dtype,
             lists=lists if lists is not None else AutoMixedPrecisionLists(dtype=dtype),
             use_promote=self.use_promote,
@@ -189,7 +190,7 @@ class _Overload(_OwnKeywords):
             self.optimizer.multi_precision = True
         options = AmpOptions(
             request=request,
-            use_guard=self._guard(found, use_guard),
+            use_guard=self._guard(training_level, use_guard),
             master_grad=master_grad,
             init_loss_scaling=float(scaling.init_loss_scaling),
             dynamic=dynamic,
@@ -266,11 +267,11 @@ class _Common(_Overload):
 
 
 def _training_level(name: str) -> Level:
-    known = [level.name for level in LEVELS.values() if level.trains]
-    found = next((one for one in known if one.lower() == str(name).lower()), None)
-    if found is None:
-        raise OptionError(f"level should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}")
-    return LEVELS[found]
+    level_names = [level.name for level in LEVELS.values() if level.trains]
+    exact_name = next((level_name for level_name in level_names if level_name.lower() == str(name).lower()), None)
+    if exact_name is None:
+        raise OptionError(f"level should be {', '.join(level_names[:-1])} or {level_names[-1]}, got {name!r}")
+    return LEVELS[exact_name]
 
 
 check_arguments(globals(), __all__)

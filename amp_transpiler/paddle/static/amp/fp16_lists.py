@@ -1,4 +1,4 @@
-"""Paddle's default lists of operators, under Paddle's names: `paddle.static.amp.fp16_lists`."""
+"""`paddle.static.amp.fp16_lists`: holds Paddle's default lists of operators under Paddle's names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def _listed(colour: Colour) -> OperatorSet:
-    return OperatorSet(key for key, (found, _) in DEFAULT_COLOURS.items() if found is colour)
+    return OperatorSet(key for key, (operator_colour, _) in DEFAULT_COLOURS.items() if operator_colour is colour)
 
 
 white_list = _listed(Colour.WHITE)
@@ -44,7 +44,7 @@ def check_amp_dtype(dtype: Any) -> None:
 
 
 def get_low_precision_dtypestr(dtype: Any) -> str:
-    """Return `float16` or `bfloat16` for whatever names one of them.
+    """Return `float16` or `bfloat16` for any name of the format.
 
     Raises:
         OptionError: (a ValueError) it names another type.
@@ -53,7 +53,7 @@ def get_low_precision_dtypestr(dtype: Any) -> str:
 
 
 def get_low_precision_vartype(dtype: Any) -> ir.DataType:
-    """Return the element type itself, `core.VarDesc.VarType.FP16` or `BF16`, for whatever names one of them.
+    """Return the element type itself, `core.VarDesc.VarType.FP16` or `BF16`, for any name of the format.
 
     Raises:
         OptionError: (a ValueError) it names another type.

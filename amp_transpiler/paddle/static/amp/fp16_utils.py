@@ -1,4 +1,4 @@
-"""Paddle's module of the functions below `decorate`: `paddle.static.amp.fp16_utils`."""
+"""`paddle.static.amp.fp16_utils`: has the functions that convert a program without `decorate`."""
 
 from __future__ import annotations
 

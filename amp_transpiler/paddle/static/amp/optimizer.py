@@ -42,7 +42,7 @@ Pairs = list[tuple[Variable, Variable]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AmpOptions:
-    """The arguments of `decorate`, resolved.
+    """Holds the resolved arguments of `decorate`.
 
     Attributes:
         request: whose rules decide, at which level, with which lists, in which format.

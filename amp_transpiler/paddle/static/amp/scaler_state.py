@@ -1,4 +1,4 @@
-"""The state of a loss scaler in a scope; reading it as a dictionary, and writing it from one."""
+"""Reads the state of a loss scaler from a scope as a dictionary, and writes it to one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAD_STEPS = "decr_every_n_nan_or_inf"
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ScalerState:
-    """The persistable variables of a loss scaler.
+    """Holds the persistable variables of a loss scaler.
 
     Attributes:
         scale: the scale of the next step, float32 of shape [1].
@@ -47,9 +47,9 @@ class ScalerState:
         Raises:
             InputError: the scope has no value for it.
         """
-        found: dict[str, float | int] = {"scale": self._read(scope, self.scale)}
-        found |= self._factors()
-        return found | {key: self._read(scope, variable) for key, variable in self._moving().items()}
+        state: dict[str, float | int] = {"scale": self._read(scope, self.scale)}
+        state |= self._factors()
+        return state | {key: self._read(scope, variable) for key, variable in self._moving().items()}
 
     def load(self, scope: Scope, given: Mapping[str, Any]) -> None:
         """Write the numbers of `to_dict` to a scope: all of them, or none if there is an error.
@@ -60,12 +60,12 @@ class ScalerState:
             OptionError: a factor is not that of the program.
         """
         self._check_keys(given)
-        for key, own in self._factors().items():
-            if given[key] != own:
+        for key, factor in self._factors().items():
+            if given[key] != factor:
                 argument = _FACTORS.get(key, key)
                 raise OptionError(
-                    f"load_state_dict: {key} is {given[key]!r}, and this program was made with {own!r}, which is a "
-                    f"constant of it: decorate with {argument}={given[key]!r}, or set state_dict[{key!r}] = {own!r}"
+                    f"load_state_dict: {key} is {given[key]!r}, and this program was made with {factor!r}, which is a "
+                    f"constant of it: decorate with {argument}={given[key]!r}, or set state_dict[{key!r}] = {factor!r}"
                 )
         variables = {"scale": self.scale, **self._moving()}
         # Without a lower bound, enough bad steps in a row halve the scale to 0, so 0 is a valid state then.
@@ -89,8 +89,8 @@ class ScalerState:
     def _factors(self) -> dict[str, float | int]:
         if self.good is None:
             return {}
-        found = {key: getattr(self.rule, field) for key, field in _FACTORS.items()}
-        return found if self.bad is None else {**found, _BAD_STEPS: self.rule.decr_every_n_nan_or_inf}
+        factors = {key: getattr(self.rule, field) for key, field in _FACTORS.items()}
+        return factors if self.bad is None else {**factors, _BAD_STEPS: self.rule.decr_every_n_nan_or_inf}
 
     def _moving(self) -> dict[str, Variable]:
         held = {"_growth_tracker": self.good, "_bad_step_tracker": self.bad, "_next_scale": self.next_scale}
@@ -110,18 +110,18 @@ class ScalerState:
             raise InputError(
                 f"state_dict: the scope has no value for '{variable.name}': run the startup program, or give its scope"
             )
-        found: float | int = scope[variable.name].item()
-        return found
+        number: float | int = scope[variable.name].item()
+        return number
 
-    def _check_keys(self, given: Mapping[str, Any]) -> None:
-        if not isinstance(given, Mapping):
-            raise InputError(f"load_state_dict needs a dictionary that state_dict made, got {given!r}")
-        known = {"scale", *self._factors(), *self._moving()}
-        missing, unknown = sorted(known - set(given)), sorted(map(str, set(given) - known))
+    def _check_keys(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping):
+            raise InputError(f"load_state_dict needs a dictionary that state_dict made, got {state!r}")
+        keys = {"scale", *self._factors(), *self._moving()}
+        missing, unknown = sorted(keys - set(state)), sorted(map(str, set(state) - keys))
         if missing or unknown:
             wrong = [f"has no {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(unknown)}"] * bool(unknown)
             raise InputError(
-                f"load_state_dict: the state {' and '.join(wrong)}; this scaler's keys are {', '.join(sorted(known))}: "
+                f"load_state_dict: the state {' and '.join(wrong)}; this scaler's keys are {', '.join(sorted(keys))}: "
                 "load a state that was saved with the same scaler="
             )
 

@@ -1,4 +1,4 @@
-"""How each system scales the loss: a row for each, and the caller's own numbers in place of its defaults."""
+"""Says how each system scales the loss: a table has its defaults, and the caller's numbers replace them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS = ("incr_every_n_steps", "decr_every_n_nan_or_inf")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scaler:
-    """A system's loss scaling.
+    """Describes how a system scales the loss.
 
     Attributes:
         init_loss_scaling: the first scale.
@@ -73,14 +73,14 @@ def choose_scaler(
     if name not in SCALERS:
         raise OptionError(f"scaler should be one of {', '.join(map(repr, SCALERS))}, got {system!r}")
     defaults = paddle if name == "paddle" else SCALERS[name]
-    given: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "incr_every_n_steps": incr_every_n_steps,
         "decr_every_n_nan_or_inf": decr_every_n_nan_or_inf,
         "incr_ratio": incr_ratio,
         "decr_ratio": decr_ratio,
     }
-    given = {key: _number(key, value) for key, value in given.items() if value is not None}
-    rule = dataclasses.replace(defaults.rule, **given)
+    numbers = {key: _number(key, value) for key, value in numbers.items() if value is not None}
+    rule = dataclasses.replace(defaults.rule, **numbers)
     if name != "paddle":
         _check(name, rule)
     if init_loss_scaling is None:

@@ -1,4 +1,4 @@
-"""Paddle's older module for bfloat16, `paddle.static.amp.bf16`: the functions of `static.amp`, for one format."""
+"""`paddle.static.amp.bf16`, Paddle's older module: has the functions of `static.amp` for bfloat16 only."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Lists for bfloat16, by the names of Paddle's older module: `paddle.static.amp.bf16.amp_lists`."""
+"""`paddle.static.amp.bf16.amp_lists`: holds the lists for bfloat16 under the names of Paddle's older module."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class AutoMixedPrecisionListsBF16(AutoMixedPrecisionLists):
 
     @property
     def bf16_list(self) -> OperatorSet:
-        """The white list."""
+        """Return the white list."""
         return self.white_list
 
     @property
     def fp32_list(self) -> OperatorSet:
-        """The black list."""
+        """Return the black list."""
         return self.black_list
 
     @property
     def fp32_varnames(self) -> set[str]:
-        """Names of values whose nodes stay float32."""
+        """Return the names of values whose nodes stay float32."""
         return set(self.black_varnames)

@@ -1,4 +1,4 @@
-"""The functions of `static.amp`, for bfloat16 alone: `paddle.static.amp.bf16.amp_utils`."""
+"""`paddle.static.amp.bf16.amp_utils`: has the functions of `static.amp` that convert programs, for bfloat16 only."""
 
 from __future__ import annotations
 

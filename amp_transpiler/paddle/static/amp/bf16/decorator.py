@@ -1,4 +1,4 @@
-"""`decorate` for bfloat16 alone: `paddle.static.amp.bf16.decorator`."""
+"""`paddle.static.amp.bf16.decorator`: has `decorate` for bfloat16 only."""
 
 from __future__ import annotations
 
