@@ -63,8 +63,8 @@ class _AliasLoader(Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:  # noqa: ARG002 - the import system's
         module = importlib.import_module(self._real)
-        self._own = module.__spec__  # the import system puts the alias's in its place
+        self._original_spec = module.__spec__  # the import system puts the alias's in its place
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own
+        module.__spec__ = self._original_spec

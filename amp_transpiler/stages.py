@@ -94,9 +94,9 @@ def _with_algorithms(source: Program, policy: Policy) -> Program:
     """Return a program whose graph is followed by the training algorithms that it carries; itself if there are none."""
     if not source.training_info or policy.copies:
         return source
-    whole = source.clone()
-    merge(whole)
-    return whole
+    merged = source.clone()
+    merge(merged)
+    return merged
 
 
 def _with_its_outputs(program: Program) -> Program:

@@ -104,7 +104,7 @@ def render(template: str, **values: Any) -> str:
             script=Markup(script),  # noqa: S704  ours
             policy=f"{_POLICY}; script-src 'sha256-{digest}'",
             versions=", ".join(
-                f"{name} {found}" for name, found in package_versions().items() if name != "json_format"
+                f"{name} {version}" for name, version in package_versions().items() if name != "json_format"
             ),
             **values,
         )

@@ -133,7 +133,7 @@ def facts_table(difference: Difference) -> PageTable:
             _beside(human_time, first.milliseconds, second.milliseconds),
         ),
     ]
-    cells = tuple((Cell(name), Cell(one, "n"), Cell(other, "n")) for name, one, other in rows)
+    cells = tuple((Cell(name), Cell(before, "n"), Cell(after, "n")) for name, before, after in rows)
     return PageTable("The models", (("", ""), *((title, "n") for title in difference.titles)), cells)
 
 
@@ -145,15 +145,15 @@ def _beside(text: Callable[[Any], str], first: float | None, second: float | Non
 def operators_table(difference: Difference) -> PageTable:
     """Return the operators whose numbers or precisions differ, the most frequent first."""
     first, second = difference.first.operators, difference.second.operators
-    found = [op for op in {*first, *second} if first.get(op, {}) != second.get(op, {})]
-    most = {op: max(sum(side.get(op, {}).values()) for side in (first, second)) for op in found}
+    differing = [op for op in {*first, *second} if first.get(op, {}) != second.get(op, {})]
+    most = {op: max(sum(side.get(op, {}).values()) for side in (first, second)) for op in differing}
     titles = difference.titles
     columns: list[Column[str]] = [
         Column("operator", lambda op: op),
         Column(titles[0], lambda op: _counted(first.get(op, {}))),
         Column(titles[1], lambda op: _counted(second.get(op, {}))),
     ]
-    return table_of("Operators that differ", columns, sorted(found, key=lambda op: (-most[op], op)))
+    return table_of("Operators that differ", columns, sorted(differing, key=lambda op: (-most[op], op)))
 
 
 def _counted(counts: Counts) -> str:

@@ -108,13 +108,13 @@ def training_words(steps: StepsComparison) -> str:
 
 def state_lines(states: Sequence[State]) -> list[str]:
     """Return a line a role of a training step's states: `2 parameters: w, b; masters: w_fp32_master_0, ...`."""
-    found: dict[str, list[State]] = {}
+    by_role: dict[str, list[State]] = {}
     for state in states:
-        found.setdefault(state.role, []).append(state)
+        by_role.setdefault(state.role, []).append(state)
     lines = []
-    for role, own in found.items():
-        line = f"{counted(len(own), role)}: {first_few([state.input for state in own])}"
-        masters = [state.master for state in own if state.master]
+    for role, members in by_role.items():
+        line = f"{counted(len(members), role)}: {first_few([state.input for state in members])}"
+        masters = [state.master for state in members if state.master]
         lines.append(f"{line}; masters: {first_few(masters)}" if masters else line)
     return lines
 
@@ -142,8 +142,8 @@ def remarks(report: ReportRecord) -> tuple[str, ...]:
         return report.notes
     if report.low_nodes or not report.decisions:
         return *_hardly_profits(report), *report.notes
-    found = reasons(report, "high") or reasons(report, "untouched")
-    reason, count = found[0]
+    counted_reasons = reasons(report, "high") or reasons(report, "untouched")
+    reason, count = counted_reasons[0]
     # Without a low node, casts come from inputs, outputs or parameters that the user wants in the low format.
     subject = "no node" if report.casts else "nothing"
     return (

@@ -160,8 +160,8 @@ def celu(x: Variable, alpha: float = 1.0) -> Variable:
 
 def glu(x: Variable, axis: int = -1) -> Variable:
     """The first half of `x` along `axis`, times the sigmoid of the second."""
-    kept, gate = split(x, 2, axis)
-    return emit("Mul", [kept, sigmoid(gate)])
+    half, gate = split(x, 2, axis)
+    return emit("Mul", [half, sigmoid(gate)])
 
 
 def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, axis: int = -1) -> Variable:
@@ -243,8 +243,8 @@ def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
 
 def swiglu(x: Variable, y: Variable | None = None) -> Variable:
     """`silu(x) * y`; without `y`, of both halves of `x` along the last axis."""
-    gate, kept = split(x, 2, -1) if y is None else (x, y)
-    return emit("Mul", [silu(gate), kept])
+    gate, factor = split(x, 2, -1) if y is None else (x, y)
+    return emit("Mul", [silu(gate), factor])
 
 
 def tanhshrink(x: Variable) -> Variable:

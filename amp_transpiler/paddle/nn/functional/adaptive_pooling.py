@@ -58,7 +58,7 @@ def adaptive_max_pool3d(x: Variable, output_size: Sizes, return_mask: bool = Fal
     return _largest(x, output_size, 3, return_mask)
 
 
-def _wanted(x: Variable, output_size: Sizes, spatial: int, what: str) -> tuple[list[int], list[int]]:
+def _target_sizes(x: Variable, output_size: Sizes, spatial: int, what: str) -> tuple[list[int], list[int]]:
     """Return the sizes that there are, and those that are asked for.
 
     Raises:
@@ -67,22 +67,22 @@ def _wanted(x: Variable, output_size: Sizes, spatial: int, what: str) -> tuple[l
     """
     if x.ndim != spatial + 2:
         raise InputError(f"{what}{spatial}d: x must have {spatial + 2} dimensions, got {x!r}")
-    given = [output_size] * spatial if output_size is None or isinstance(output_size, int) else list(output_size)
-    if len(given) == 1:
-        given = given * spatial
-    if len(given) != spatial or any(size is not None and size < 1 for size in given):
+    sizes = [output_size] * spatial if output_size is None or isinstance(output_size, int) else list(output_size)
+    if len(sizes) == 1:
+        sizes = sizes * spatial
+    if len(sizes) != spatial or any(size is not None and size < 1 for size in sizes):
         raise OptionError(
             f"{what}{spatial}d: expected a positive size, None, or {spatial} of them, got {output_size!r}"
         )
     have = list(static_sizes(x, f"{what}{spatial}d"))
-    return have, [h if size is None else size for h, size in zip(have, given, strict=True)]
+    return have, [h if size is None else size for h, size in zip(have, sizes, strict=True)]
 
 
 def _means(x: Variable, output_size: Sizes, spatial: int, data_format: str) -> Variable:
     x = channels_first(x, data_format)
     if output_size == 1 or output_size == [1] * spatial:
         return as_given(emit("GlobalAveragePool", [x]), data_format)
-    have, want = _wanted(x, output_size, spatial, "adaptive_avg_pool")
+    have, want = _target_sizes(x, output_size, spatial, "adaptive_avg_pool")
     if all(h % w == 0 for h, w in zip(have, want, strict=True)):
         window = [h // w for h, w in zip(have, want, strict=True)]
         return as_given(emit("AveragePool", [x], {"kernel_shape": window, "strides": window}), data_format)
@@ -99,7 +99,7 @@ def _means(x: Variable, output_size: Sizes, spatial: int, data_format: str) -> V
 def _largest(x: Variable, output_size: Sizes, spatial: int, return_mask: bool) -> Variable:
     if return_mask:
         raise OptionError("adaptive_max_pool: return_mask=True is not available: use max_pool with windows of one size")
-    have, want = _wanted(x, output_size, spatial, "adaptive_max_pool")
+    have, want = _target_sizes(x, output_size, spatial, "adaptive_max_pool")
     if all(h % w == 0 for h, w in zip(have, want, strict=True)):
         window = [h // w for h, w in zip(have, want, strict=True)]
         return emit("MaxPool", [x], {"kernel_shape": window, "strides": window})

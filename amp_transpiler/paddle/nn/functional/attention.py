@@ -76,12 +76,12 @@ def scaled_dot_product_attention(
 
 def _for_all_heads(query: Variable, x: Variable) -> Variable:
     """`x` with each head as often as there are heads of the query for it."""
-    heads, own = size_at(query, 2, "attention with enable_gqa"), size_at(x, 2, "attention with enable_gqa")
-    if heads % own:
-        raise InputError(f"attention: {heads} heads of the query cannot share {own} of {x!r} evenly")
+    heads, shared_heads = size_at(query, 2, "attention with enable_gqa"), size_at(x, 2, "attention with enable_gqa")
+    if heads % shared_heads:
+        raise InputError(f"attention: {heads} heads of the query cannot share {shared_heads} of {x!r} evenly")
     b = builder_of(x)
-    places = b.constant(np.repeat(np.arange(own), heads // own))
-    return x if heads == own else wrap(x, b.op("Gather", [x.value, places], {"axis": 2}))
+    places = b.constant(np.repeat(np.arange(shared_heads), heads // shared_heads))
+    return x if heads == shared_heads else wrap(x, b.op("Gather", [x.value, places], {"axis": 2}))
 
 
 def flash_attn_qkvpacked(
@@ -123,9 +123,11 @@ def flash_attn_qkvpacked(
     # As in Paddle, heads g of all groups share the key's head g: they come one after the other.
     query = b.reshape(b.transpose(parts[0], [0, 1, 3, 2, 4]), [0, 0, (groups - 2) * heads, size])
     key, value = (wrap(qkv, b.squeeze(part, [2])) for part in parts[1:])
-    found = scaled_dot_product_attention(wrap(qkv, query), key, value, None, dropout, causal, training, enable_gqa=True)
-    given = b.transpose(b.reshape(found.value, [0, 0, heads, groups - 2, size]), [0, 1, 3, 2, 4])
-    return wrap(qkv, b.reshape(given, [0, 0, (groups - 2) * heads, size])), None
+    attended = scaled_dot_product_attention(
+        wrap(qkv, query), key, value, None, dropout, causal, training, enable_gqa=True
+    )
+    groups_first = b.transpose(b.reshape(attended.value, [0, 0, heads, groups - 2, size]), [0, 1, 3, 2, 4])
+    return wrap(qkv, b.reshape(groups_first, [0, 0, (groups - 2) * heads, size])), None
 
 
 def refuse_weights(function: str, option: str) -> NoReturn:

@@ -62,7 +62,7 @@ def ctc_loss(
         alpha = _run(b, emitted, _may_skip(b, states, blank), b.unsqueeze(ends[0], [1]), log_probs.shape[0])
         last = b.mul(ends[1], 2)
         tails = b.concat([b.unsqueeze(last, [1]), b.unsqueeze(b.maximum(b.sub(last, 1), 0), [1])], 1)
-        found = b.op("GatherElements", [alpha, tails], {"axis": 1})
+        tail_scores = b.op("GatherElements", [alpha, tails], {"axis": 1})
         none = b.concat(
             [
                 b.unsqueeze(b.op("Not", [b.compare("Less", last, 0)]), [1]),
@@ -70,7 +70,7 @@ def ctc_loss(
             ],
             1,
         )
-        loss = b.neg(b.reduce("ReduceLogSumExp", b.where(none, found, _NEVER), [1], keepdims=False))
+        loss = b.neg(b.reduce("ReduceLogSumExp", b.where(none, tail_scores, _NEVER), [1], keepdims=False))
         if zero_infinity:
             loss = b.where(b.compare("Greater", loss, -_NEVER / 2), 0.0, loss)
         if reduction == "mean":

@@ -127,14 +127,14 @@ def margin_cross_entropy(
     with disable_amp():
         cosines = logits.astype("float32")
         index = b.reshape(b.cast(label.value, ir.DataType.INT64), [-1, 1])
-        own = wrap(logits, b.compare("Equal", index, b.constant(np.arange(classes))))
+        is_label = wrap(logits, b.compare("Equal", index, b.constant(np.arange(classes))))
         inner = 1 - 2.0**-20  # the angle has no derivative at -1 and 1
         safe = wrap(logits, b.minimum(b.maximum(cosines.value, -inner), inner))
         angle = emit("Acos", [safe]) * margin1 + margin2
-        moved = where(own, emit("Cos", [angle]) - margin3, cosines) * scale
+        moved = where(is_label, emit("Cos", [angle]) - margin3, cosines) * scale
         loss, shares = softmax_with_cross_entropy(moved, wrap(label, index), return_softmax=True)
-        found = reduced(logits, loss.value, reduction or "none")
-    return (found, shares) if return_softmax else found
+        reduced_loss = reduced(logits, loss.value, reduction or "none")
+    return (reduced_loss, shares) if return_softmax else reduced_loss
 
 
 def adaptive_log_softmax_with_loss(
@@ -176,14 +176,14 @@ def adaptive_log_softmax_with_loss(
         inside = b.minimum(b.maximum(places, 0), last)
         return b.op("GatherElements", [scores, inside], {"axis": 1})
 
-    found = taken(head, index, cutoffs[0] - 1)
+    chosen = taken(head, index, cutoffs[0] - 1)
     for number, (first, last) in enumerate(itertools.pairwise(cutoffs)):
         inner, outer = tail_weights[number]
         scores = b.op("LogSoftmax", [linear(linear(input, inner), outer).value], {"axis": 1})
         place = cutoffs[0] + number
         joined = b.add(b.slice(head, [place], [place + 1], [1]), taken(scores, b.sub(index, first), last - first - 1))
-        found = b.where(b.compare("GreaterOrEqual", index, first), joined, found)
-    output = b.squeeze(found, [1])
+        chosen = b.where(b.compare("GreaterOrEqual", index, first), joined, chosen)
+    output = b.squeeze(chosen, [1])
     return wrap(input, output), reduced(input, b.neg(output), "mean")
 
 

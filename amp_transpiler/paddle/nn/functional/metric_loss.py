@@ -45,12 +45,12 @@ __all__ = [
 def cosine_similarity(x1: Variable, x2: Variable, axis: int = 1, eps: float = 1e-8) -> Variable:
     """The cosine of the angle between vectors along `axis`; lengths of less than `eps` count as `eps`."""
     b = builder_of(x1, x2)
-    one, other = in_one_type(x1, x2)
-    wide, wider = b.high(one), b.high(other)
+    first, second = in_one_type(x1, x2)
+    wide, wider = b.high(first), b.high(second)
     axes = [axis_of(x1 if x1.ndim >= x2.ndim else x2, axis)]
     product = b.sum(b.mul(wide, wider), axes, keepdims=False)
     squares = b.mul(*(b.sum(b.mul(v, v), axes, keepdims=False) for v in (wide, wider)))
-    return wrap(x1, b.cast(b.div(product, b.op("Sqrt", [b.maximum(squares, eps * eps)])), one.dtype))
+    return wrap(x1, b.cast(b.div(product, b.op("Sqrt", [b.maximum(squares, eps * eps)])), first.dtype))
 
 
 def pairwise_distance(
@@ -58,8 +58,8 @@ def pairwise_distance(
 ) -> Variable:
     """The `p`-norm of `x - y + epsilon` along the last axis."""
     b = builder_of(x, y)
-    one, other = in_one_type(x, y)
-    return norm(wrap(x, b.add(b.sub(one, other), epsilon)), float(p), -1, keepdim)
+    first, second = in_one_type(x, y)
+    return norm(wrap(x, b.add(b.sub(first, second), epsilon)), float(p), -1, keepdim)
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
@@ -77,8 +77,8 @@ def margin_ranking_loss(
 ) -> Variable:
     """`max(0, margin - label * (input - other))`; a label of 1 says that `input` should be the larger, -1 `other`."""
     b = builder_of(input, other, label)
-    one, two, sign = in_one_type(input, other, label)
-    return reduced(input, b.op("Relu", [b.add(b.mul(sign, b.sub(two, one)), float(margin))]), reduction)
+    first, second, sign = in_one_type(input, other, label)
+    return reduced(input, b.op("Relu", [b.add(b.mul(sign, b.sub(second, first)), float(margin))]), reduction)
 
 
 def hinge_embedding_loss(input: Variable, label: Variable, margin: float = 1.0, reduction: str = "mean") -> Variable:
@@ -177,8 +177,8 @@ def multi_margin_loss(
     """
     b = builder_of(input, label, weight)
     column = b.unsqueeze(b.cast(label.value, ir.DataType.INT64), [1])
-    own = b.op("GatherElements", [input.value, column], {"axis": 1})
-    loss = b.op("Relu", [b.add(b.sub(input.value, own), float(margin))])
+    label_scores = b.op("GatherElements", [input.value, column], {"axis": 1})
+    loss = b.op("Relu", [b.add(b.sub(input.value, label_scores), float(margin))])
     loss = loss if p == 1 else b.pow(loss, float(p))
     if weight is not None:
         loss = b.mul(loss, b.unsqueeze(b.op("Gather", [weight.value, label.value], {"axis": 0}), [1]))
@@ -206,14 +206,14 @@ def multi_label_margin_loss(input: Variable, label: Variable, reduction: str = "
     ended = b.op("CumSum", [b.cast(b.compare("Less", numbers, 0), ir.DataType.INT32), axis])
     counts = b.compare("Equal", ended, 0)
     places = b.maximum(numbers, 0)
-    own = b.op("GatherElements", [input.value, places], {"axis": 1})
+    label_scores = b.op("GatherElements", [input.value, places], {"axis": 1})
     marks = b.op(
         "ScatterElements",
         [b.zeros_like(input.value, ir.DataType.INT32), places, b.cast(counts, ir.DataType.INT32)],
         {"axis": 1, "reduction": "add"},
     )
     other = b.compare("Equal", marks, 0)
-    gap = b.op("Relu", [b.add(b.sub(b.unsqueeze(input.value, [1]), b.unsqueeze(own, [2])), 1.0)])
+    gap = b.op("Relu", [b.add(b.sub(b.unsqueeze(input.value, [1]), b.unsqueeze(label_scores, [2])), 1.0)])
     pairs = b.op("And", [b.unsqueeze(counts, [2]), b.unsqueeze(other, [1])])
     total = b.sum(b.where(pairs, gap, 0.0), [1, 2], keepdims=False)
     loss = b.div(total, b.cast(_size(input, 1), total.dtype))

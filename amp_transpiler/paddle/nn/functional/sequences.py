@@ -122,12 +122,12 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
     b = builder_of(ids, parents)
     chosen = b.nodes("Split", [ids.value], {"axis": 0, "num_outputs": steps}, outputs=steps)
     before = b.nodes("Split", [parents.value], {"axis": 0, "num_outputs": steps}, outputs=steps)
-    found = [chosen[-1]]
+    sequences = [chosen[-1]]
     place = b.cast(before[-1], ir.DataType.INT64)
     for step in range(steps - 2, -1, -1):
-        found.append(b.op("GatherElements", [chosen[step], place], {"axis": 2}))
+        sequences.append(b.op("GatherElements", [chosen[step], place], {"axis": 2}))
         place = b.op("GatherElements", [b.cast(before[step], ir.DataType.INT64), place], {"axis": 2})
-    return wrap(ids, b.concat(found[::-1], 0))
+    return wrap(ids, b.concat(sequences[::-1], 0))
 
 
 accept_name(globals(), __all__)

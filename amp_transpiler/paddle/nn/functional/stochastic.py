@@ -107,10 +107,10 @@ def _alpha_dropped(x: Variable, p: float, training: bool, axes: Sequence[int]) -
     b = builder_of(x)
     factor = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
     shift = -factor * _LOWEST * p
-    kept = _dropped(x, b.cast(_ones(x, axes), ir.DataType.FLOAT), p)  # 0 or 1 / (1 - p); 1 where nothing drops
+    mask = _dropped(x, b.cast(_ones(x, axes), ir.DataType.FLOAT), p)  # 0 or 1 / (1 - p); 1 where nothing drops
     scaled = b.add(b.mul(x.value, factor), shift)
-    drawn = b.where(b.compare("Greater", kept, 0.0), scaled, factor * _LOWEST + shift)
-    return wrap(x, b.where(b.compare("Equal", kept, 1.0), x.value, drawn))
+    drawn = b.where(b.compare("Greater", mask, 0.0), scaled, factor * _LOWEST + shift)
+    return wrap(x, b.where(b.compare("Equal", mask, 1.0), x.value, drawn))
 
 
 def _dropped(x: Variable, value: ir.Value, p: float) -> ir.Value:

@@ -65,8 +65,8 @@ def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW
     b, channels = builder_of(x), size_at(x, 1, "pixel_unshuffle")
     deep = b.op("SpaceToDepth", [x.value], {"blocksize": r})  # the pixels before the channels
     order = np.arange(r * r * channels).reshape(r * r, channels).T.reshape(-1)
-    found = deep if channels == 1 else b.op("Gather", [deep, b.constant(order.astype(np.int64))], {"axis": 1})
-    return as_given(wrap(x, found), data_format)
+    regrouped = deep if channels == 1 else b.op("Gather", [deep, b.constant(order.astype(np.int64))], {"axis": 1})
+    return as_given(wrap(x, regrouped), data_format)
 
 
 def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Variable:
@@ -164,10 +164,10 @@ def unfold(x: Variable, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 
 
 def _edges(paddings: Pair, what: str) -> list[int]:
     """Top, left, bottom, right."""
-    given = [paddings] if isinstance(paddings, int) else [int(amount) for amount in paddings]
-    if len(given) == 4:
-        return given
-    return numbers(given, 2, f"{what}: paddings") * 2
+    amounts = [paddings] if isinstance(paddings, int) else [int(amount) for amount in paddings]
+    if len(amounts) == 4:
+        return amounts
+    return numbers(amounts, 2, f"{what}: paddings") * 2
 
 
 def fold(
@@ -284,8 +284,8 @@ def bilinear(x1: Variable, x2: Variable, weight: Variable, bias: Variable | None
     """
     b = builder_of(x1, x2, weight, bias)
     rows = b.matmul(b.unsqueeze(x1.value, [0]), weight.value)  # [out, batch, other]
-    found = b.transpose(b.cast(b.sum(b.mul(rows, x2.value), [2], keepdims=False), x1.value.dtype), [1, 0])
-    return wrap(x1, found if bias is None else b.add(found, bias.value))
+    products = b.transpose(b.cast(b.sum(b.mul(rows, x2.value), [2], keepdims=False), x1.value.dtype), [1, 0])
+    return wrap(x1, products if bias is None else b.add(products, bias.value))
 
 
 def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any = "int64") -> Variable:
@@ -315,10 +315,10 @@ def label_smooth(label: Variable, prior_dist: Variable | None = None, epsilon: f
     if not 0 <= epsilon <= 1:
         raise OptionError(f"label_smooth: epsilon must be from 0 to 1, got {epsilon}")
     b = builder_of(label, prior_dist)
-    kept = b.mul(label.value, 1.0 - epsilon)
+    scaled = b.mul(label.value, 1.0 - epsilon)
     if prior_dist is None:
-        return wrap(label, b.add(kept, epsilon / size_at(label, -1, "label_smooth")))
-    return wrap(label, b.add(kept, b.mul(in_one_type(label, prior_dist)[1], float(epsilon))))
+        return wrap(label, b.add(scaled, epsilon / size_at(label, -1, "label_smooth")))
+    return wrap(label, b.add(scaled, b.mul(in_one_type(label, prior_dist)[1], float(epsilon))))
 
 
 accept_name(globals(), __all__)

@@ -214,8 +214,8 @@ class Unflatten(Layer):
             InputError: the sizes do not make up the axis, or are not known behind it.
         """
         axis = axis_of(x, self._axis)
-        size, known = x.shape[axis], math.prod(s for s in self._sizes if s >= 0)
-        if size >= 0 and (size % known if -1 in self._sizes else size != known):
+        size, product = x.shape[axis], math.prod(s for s in self._sizes if s >= 0)
+        if size >= 0 and (size % product if -1 in self._sizes else size != product):
             raise InputError(f"Unflatten: axis {axis} of {x!r} cannot be split into {self._sizes}")
         behind = x.shape[axis + 1 :]
         if any(s < 0 for s in behind):

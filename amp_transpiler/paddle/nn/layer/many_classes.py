@@ -110,8 +110,8 @@ class AdaptiveLogSoftmaxWithLoss(Layer):
             )
         self.cutoffs = ends
         self.head_weight = self._weight([in_features, ends[0] + len(cutoffs)], weight_attr)
-        wanted = head_bias and bias_attr is not False
-        self.head_bias = self.create_parameter([ends[0] + len(cutoffs)], bias_attr, is_bias=True) if wanted else None
+        has_bias = head_bias and bias_attr is not False
+        self.head_bias = self.create_parameter([ends[0] + len(cutoffs)], bias_attr, is_bias=True) if has_bias else None
         self.tail_weights: list[list[Variable]] = []
         for number, (first, last) in enumerate(itertools.pairwise(ends)):
             inner = max(1, int(in_features // div_value ** (number + 1)))

@@ -81,12 +81,12 @@ class _Pad(Layer):
     ) -> None:
         del name
         super().__init__()
-        known = (*self.takes, "data_format")
-        given = {"data_format": data_format or self.layout, **dict(zip(known, settings, strict=False)), **named}
-        if len(settings) > len(known) or set(given) - set(known):
-            raise OptionError(f"{type(self).__name__} takes padding, {', '.join(known)}; got {[*settings, *named]}")
+        accepted = (*self.takes, "data_format")
+        chosen = {"data_format": data_format or self.layout, **dict(zip(accepted, settings, strict=False)), **named}
+        if len(settings) > len(accepted) or set(chosen) - set(accepted):
+            raise OptionError(f"{type(self).__name__} takes padding, {', '.join(accepted)}; got {[*settings, *named]}")
         self._pad = numbers(padding, 2 * self.spatial, f"{type(self).__name__}: padding")
-        self._settings = {"mode": self.mode, **given}
+        self._settings = {"mode": self.mode, **chosen}
 
     def forward(self, x: Variable) -> Variable:
         """Return `x`, padded."""

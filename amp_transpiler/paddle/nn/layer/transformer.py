@@ -137,15 +137,15 @@ def _joined(x: Variable) -> Variable:
     return wrap(x, builder_of(x).reshape(x.value, [0, 0, x.shape[2] * x.shape[3]]))
 
 
-def _attrs(given: Any, count: int) -> list[Any]:
+def _attrs(attributes: Any, count: int) -> list[Any]:
     """Return one attribute for each part of a layer, given as a list or as one for all."""
-    if not isinstance(given, (list, tuple)):
-        return [given] * count
-    if len(given) == 1:
-        return list(given) * count
-    if len(given) != count:
-        raise OptionError(f"a list of attributes must have 1 or {count} entries, got {len(given)}")
-    return list(given)
+    if not isinstance(attributes, (list, tuple)):
+        return [attributes] * count
+    if len(attributes) == 1:
+        return list(attributes) * count
+    if len(attributes) != count:
+        raise OptionError(f"a list of attributes must have 1 or {count} entries, got {len(attributes)}")
+    return list(attributes)
 
 
 class _Block(Layer):
@@ -352,8 +352,8 @@ class Transformer(Layer):
         self.decoder = custom_decoder
 
     @staticmethod
-    def _norm(size: int, wanted: bool) -> LayerNorm | None:
-        return LayerNorm(size) if wanted else None
+    def _norm(size: int, normalize_before: bool) -> LayerNorm | None:
+        return LayerNorm(size) if normalize_before else None
 
     def forward(
         self,
