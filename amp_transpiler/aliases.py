@@ -1,4 +1,4 @@
-"""Shorter import paths for Paddle's namespace: `amp_transpiler.nn.functional` is `amp_transpiler.paddle.nn.functional`.
+"""Gives Paddle's namespace shorter paths: `amp_transpiler.nn.functional` is `amp_transpiler.paddle.nn.functional`.
 
 An alias is the same module object under a second name, not a copy, so that classes compare equal however they were
 imported. Only the import system can do that for submodules: hence a finder.

@@ -1,4 +1,4 @@
-"""Converts a program in memory: prepares it, decides, and carries the decision out. Types are all that is checked."""
+"""Converts a program in memory: prepares it, decides, and carries the decision out. It checks only types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exceptions this package raises on purpose.
+"""Defines the exceptions that this package raises on purpose.
 
 ::
 

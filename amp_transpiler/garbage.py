@@ -1,4 +1,4 @@
-"""Rest for the garbage collector while many objects are made that all stay."""
+"""Pauses the garbage collector while many objects are made that all stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of a conversion, in their order; `pipeline.py` lists them. A stage reads a job and adds to it."""
+"""Runs the stages of a conversion, in their order; `pipeline.py` lists them. A stage reads a job and adds to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted times and measured errors in a report: of the whole, of every node, and along the curve between both."""
+"""Fills predicted times and measured errors into a report: of the whole, of every node, and along the curve of both."""
 
 from __future__ import annotations
 

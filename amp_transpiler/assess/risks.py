@@ -1,4 +1,4 @@
-"""Notes on what other data may do to a result: values near the end of the low format's range, or near its zero."""
+"""Notes what other data may do to a result: values near the end of the low format's range, or near its zero."""
 
 from __future__ import annotations
 

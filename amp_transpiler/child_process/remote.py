@@ -1,4 +1,4 @@
-"""Sessions in a child process, with the interface of `runtime.Session`."""
+"""Opens sessions in a child process, with the interface of `runtime.Session`."""
 
 from __future__ import annotations
 

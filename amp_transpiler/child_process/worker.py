@@ -1,4 +1,4 @@
-"""The child process: opens sessions and runs them for its parent until the parent has gone.
+"""Runs in the child process: opens sessions and runs them for the parent until the parent has gone.
 
 `child.py` starts `python -m amp_transpiler.child_process.worker`; no user does. Requests come through standard input,
 and replies go to what was standard output. Whatever ONNX Runtime prints is thrown away.
@@ -37,7 +37,7 @@ _KILL_ME_FIRST = "500"  # of 1000: if memory runs out, the child dies and the pa
 
 
 class _Sessions:
-    """The open sessions, by a number each; a public method an operation."""
+    """Holds the open sessions, by a number each; a public method an operation."""
 
     def __init__(self) -> None:
         from amp_transpiler.child_process.values import ValueStore

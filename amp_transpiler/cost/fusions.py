@@ -27,7 +27,7 @@ __all__ = ["NO_PLAN", "Fused", "Plan", "joined", "plan_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fused:
-    """Nodes that become one operator.
+    """Describes nodes that become one operator.
 
     Attributes:
         name: the operator.
@@ -44,7 +44,7 @@ class Fused:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of the nodes of a model.
+    """Says what becomes of the nodes of a model.
 
     Attributes:
         gone: nodes that never run: computed only from constants, computed twice, or without effect.
@@ -244,7 +244,7 @@ def _has_no_effect(node: ir.Node, sizes: Sizes) -> bool:
 
 
 class _Same:
-    """Values that are known to be equal: results of equal nodes, and small constants with the same numbers."""
+    """Knows which values are equal: results of equal nodes, and small constants with the same numbers."""
 
     def __init__(self) -> None:
         self._first: dict[ir.Value, object] = {}
@@ -279,7 +279,7 @@ def _key(node: ir.Node, same: _Same) -> object | None:
 # ---- what operators take in from their neighbours ----
 @dataclasses.dataclass(frozen=True, slots=True)
 class _TakesIn:
-    """A row: operators that take in a neighbour.
+    """Names, as a row, operators that take in a neighbour.
 
     Attributes:
         becomes: the operator that comes of it.
@@ -316,7 +316,7 @@ def _reader(whole: Fused, *op_types: str) -> Iterator[ir.Node]:
 
 
 def _bias(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """An addition of a vector of constants."""
+    """Yield an addition of a vector of constants."""
     for node in _producers(whole, "Add"):
         for value in node.inputs:
             if value is not None and planner.is_constant(value) and len(planner.sizes.shape(value) or ()) == 1:
@@ -324,7 +324,7 @@ def _bias(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
 
 
 def _sum(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """An addition of two tensors of one shape, of three dimensions."""
+    """Yield an addition of two tensors of one shape, of three dimensions."""
     for node in _producers(whole, "Add"):
         if not (planner.written or all(map(planner.sizes.is_inferred, node.inputs))):
             continue
@@ -335,12 +335,12 @@ def _sum(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
 
 
 def _cast(_: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """A cast of what a normalisation reads, which is written as several nodes."""
+    """Yield a cast of what a normalisation reads, which is written as several nodes."""
     return _producers(whole, "Cast") if len(whole.nodes) > 1 else iter(())
 
 
 def _turned(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """A transposition of the last two dimensions."""
+    """Yield a transposition of the last two dimensions."""
     for node in _producers(whole, "Transpose"):
         rank = len(planner.sizes.shape(node.inputs[0]) or ())
         order = list(node.attributes.get_ints("perm", range(rank - 1, -1, -1)))
@@ -365,7 +365,7 @@ def _then_scaled(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
 
 
 def _then_biased(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """An addition to the product of two matrices."""
+    """Yield an addition to the product of two matrices."""
     if len(planner.sizes.shape(whole.last.outputs[0]) or ()) == 2 and len(whole.nodes) == 1:
         for node in _reader(whole, "Add"):
             if any(value is not None and planner.is_constant(value) for value in node.inputs):
@@ -373,7 +373,7 @@ def _then_biased(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
 
 
 def _folded(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """What becomes part of a convolution's weights: a normalisation, or channels scaled and shifted by constants."""
+    """Yield what becomes part of a convolution's weights: a normalisation, or constant scales and shifts a channel."""
     for node in _reader(whole, "BatchNormalization"):
         if all(value is not None and constant_of(value) is not None for value in node.inputs[1:]):
             yield node

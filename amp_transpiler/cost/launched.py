@@ -1,4 +1,4 @@
-"""The kernels that ONNX Runtime's CUDA provider launches for an operator: what each of them goes through.
+"""Lists the kernels that ONNX Runtime's CUDA provider launches for an operator, and what each goes through.
 
 Rows by operator: elementwise kernels by how their operands lie, reductions in one pass or two, moves, and for products
 and convolutions the kernels around them. An operator without a row is one kernel that no price list knows.

@@ -42,7 +42,7 @@ SMALL = 100  # elements of a constant that ONNX Runtime leaves on the host as we
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCost:
-    """The work of one run of a node on a GPU.
+    """Counts the work of one run of a node on a GPU.
 
     Attributes:
         node: the node.
@@ -134,7 +134,7 @@ def _nothing(node: ir.Node) -> NodeCost:
 
 
 def _casts_around(node: ir.Node, sizes: Sizes) -> NodeCost:
-    """Casts to float32 and back, which ONNX Runtime adds around a kernel of the CPU that is only for float32.
+    """Return the cost of the casts that ONNX Runtime adds around a kernel of the CPU that is only for float32.
 
     They run on the CPU as well, hence no launches. Their bytes count at the rate of the device, which is less than
     what they take.
@@ -155,7 +155,7 @@ def _repeated(cost: NodeCost, runs: int) -> NodeCost:
 
 
 def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
-    """One operator: it reads what comes from outside, once, and writes the last result."""
+    """Return the cost of one operator: it reads what comes from outside, once, and writes the last result."""
     cost = _cost(whole.anchor, sizes, wide)
     if whole.name == "Gemm":
         biases = [value for value in whole.last.inputs if value and value.producer() not in whole.nodes]
@@ -173,7 +173,7 @@ def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
 
 
 def _kernels_of_fused(fused: Fused, cost: NodeCost, sizes: Sizes) -> tuple[Work, ...]:
-    """The kernels of a fused operator: those of a product with a bias, or those that go through the result."""
+    """Return the kernels of a fused operator: of a product with a bias, or those that go through the result."""
     anchor, output = fused.anchor, fused.last.outputs[0]
     if cost.flops:
         call = Call(fused.name or anchor.op_type, anchor, tuple(anchor.inputs), output, sizes, cost.rate, biased=True)

@@ -1,4 +1,4 @@
-"""Operators as rows of data: what their CUDA kernels read, compute and launch.
+"""Lists operators as rows of data: what their CUDA kernels read, compute and launch.
 
 Operators that are in no table read all of their inputs, write all of their outputs and are one launch. The exceptions
 were counted on ONNX Runtime's CUDA provider, one node at a time (`lab/launches.py`).

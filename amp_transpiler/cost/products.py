@@ -1,4 +1,4 @@
-"""The kernels of matrix products and convolutions: fast or slow by alignment, and what runs around them."""
+"""Lists the kernels of matrix products and convolutions: fast or slow by alignment, and what runs around them."""
 
 from __future__ import annotations
 

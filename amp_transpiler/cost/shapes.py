@@ -1,4 +1,4 @@
-"""The shape and type of every value, by name, with sizes for what a model leaves open."""
+"""Looks up the shape and type of every value by name, with sizes for what a model leaves open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNNAMED = 1  # the size of a dimension that has neither a size nor a name with o
 
 
 class Sizes:
-    """How many elements and bytes each value of a model has.
+    """Says how many elements and bytes each value of a model has.
 
     Attributes:
         is_open: whether inputs of the model may have other sizes in another run.

@@ -1,4 +1,4 @@
-"""Every option as a row, for `--help`, pages and messages; and what a user means who calls one by another name."""
+"""Lists every option as a row, for `--help`, pages and messages; finds what a user means by another name of one."""
 
 from __future__ import annotations
 

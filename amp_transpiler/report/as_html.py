@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: styles, pictures and a small script inline, nothing fetched.
+"""Writes the report as one self-contained HTML page: styles, pictures and a small script inline, nothing fetched.
 
 Everything can be read without the script, which only sorts and filters. The page's own policy lets a browser run that
 script and no other, and fetch nothing: names come from models, and are not trusted.
@@ -182,7 +182,7 @@ def _model(report: ReportRecord, error: str | None, anchor: str) -> dict[str, An
 
 
 def _nodes_words(report: ReportRecord) -> str:
-    """Say what in the table of nodes does not explain itself."""
+    """Explain what in the table of nodes does not explain itself."""
     words = [_ATTRIBUTES] if any(row.attributes for row in report.decisions) else []
     if any(row.histogram for row in report.decisions):
         words.append(_MAGNITUDES.format(low=report.dtype))

@@ -1,4 +1,4 @@
-"""The report as JSON: every field, and the versions of the packages that produced it."""
+"""Writes the report as JSON: every field, and the versions of the packages that produced it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frontier as a picture: error against predicted time, or against the share of low nodes."""
+"""Draws the frontier: error against predicted time, or against the share of low nodes."""
 
 from __future__ import annotations
 

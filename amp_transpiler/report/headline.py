@@ -1,4 +1,4 @@
-"""The result in a sentence, and the predicted times in words: what every form of the report begins with."""
+"""Says the result in a sentence, and the predicted times in words, with which every form of the report begins."""
 
 from __future__ import annotations
 

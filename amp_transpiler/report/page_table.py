@@ -1,4 +1,4 @@
-"""Tables of the page: heads, cells, and what a cell sorts by."""
+"""Holds tables of the page: heads, cells, and what a cell sorts by."""
 
 from __future__ import annotations
 

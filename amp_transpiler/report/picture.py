@@ -1,4 +1,4 @@
-"""The picture of a converted graph: a level for each scope, whose boxes are nodes and inner scopes.
+"""Draws a converted graph: a level for each scope, whose boxes are nodes and inner scopes.
 
 Each level is an SVG picture of its own of at most some forty boxes, however large the graph is. A reader opens scopes
 one by one, without a script. The colours are the page's.
@@ -38,7 +38,7 @@ _KINDS = ("low", "high", "cast", "untouched")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Level:
-    """A scope of the graph.
+    """Shows a scope of the graph.
 
     Attributes:
         anchor: where links lead to.
@@ -87,7 +87,7 @@ def levels_of(report: ReportRecord, prefix: str) -> tuple[Level, ...]:
 
 
 class _Facts:
-    """What the report knows about nodes, by their names."""
+    """Holds what the report knows about nodes, by their names."""
 
     def __init__(self, report: ReportRecord, prefix: str) -> None:
         self.rows: Mapping[str, DecisionRow] = {row.name: row for row in report.decisions}
@@ -97,7 +97,7 @@ class _Facts:
 
 @dataclasses.dataclass(slots=True)
 class _Sum:
-    """What is known about the nodes of a box."""
+    """Sums up what is known about the nodes of a box."""
 
     kinds: collections.Counter[str]
     share: float | None

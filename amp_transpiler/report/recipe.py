@@ -1,4 +1,4 @@
-"""A recipe: a conversion in a file, to be replayed on the model or on the next export of it.
+"""Keeps a conversion in a file, the recipe, to be replayed on the model or on the next export of it.
 
 It holds the options that differ from their defaults, the precision of every node that has one, the digest of the model
 and the versions of the packages that decided. In TOML:
@@ -101,7 +101,7 @@ _FORMS: Mapping[str, tuple[Callable[[object], bool], str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedNode:
-    """The decision about a node.
+    """Records the decision about a node.
 
     Attributes:
         op: its operator, with its domain unless that is ONNX's own.
@@ -116,7 +116,7 @@ class RecordedNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """A conversion that can be replayed.
+    """Records a conversion so that it can be replayed.
 
     Attributes:
         options: parameter of `transpile` -> its value, as TOML can hold it.

@@ -1,4 +1,4 @@
-"""The tables of the page, one function each."""
+"""Makes the tables of the page, one function each."""
 
 from __future__ import annotations
 

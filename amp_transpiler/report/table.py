@@ -1,4 +1,4 @@
-"""The report as one screen of text: the decisions, their cost, and the accuracy of the result."""
+"""Prints the report on one screen: the decisions, their cost, and the accuracy of the result."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def outputs_text(outputs: Sequence[OutputComparison]) -> RenderableType:
 
 
 class _Outputs:
-    """The figures of outputs, without those that no output has, and without the spared ones where room is short."""
+    """Shows the figures of outputs, without those that no output has, and the spared ones where room is short."""
 
     def __init__(self, outputs: Sequence[OutputComparison]) -> None:
         self._outputs = outputs

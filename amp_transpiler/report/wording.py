@@ -1,4 +1,4 @@
-"""Words that every form of the report shares: names of precisions, reasons grouped, and remarks."""
+"""Shares words between all forms of the report: names of precisions, grouped reasons, and remarks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 _QUANTIZED = re.compile(r"(?:com\.microsoft::)?(?:QLinear\w+|\w*QuantizeLinear|\w*Integer\w*|QAttention|QGemm)")
 _HARDLY_SMALLER = 0.95
 
-# Made by ONNX Runtime's optimizer, some of them for the CPU alone.
+# Made by ONNX Runtime's optimizer, some of them for the CPU only.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
 
 
@@ -67,7 +67,7 @@ def speed_words(before: float | None, after: float | None) -> str:
 
 
 def opset_words(before: int, after: int) -> str:
-    """Return the opset, or both if it changed; a model of other domains alone has none of ONNX's own."""
+    """Return the opset, or both if it changed; a model of only other domains has none of ONNX's own."""
     names = ["none of ONNX's own" if opset == 0 else str(opset) for opset in (before, after)]
     return names[0] if before == after else " -> ".join(names)
 

@@ -1,4 +1,4 @@
-"""The few nodes that matter most: those that spoil the result, and those that float32 costs most time."""
+"""Picks the few nodes that matter most: those that spoil the result, and those that float32 costs most time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aids for a training step in lower precision: masters for low parameters, and loss scaling, as the user wishes."""
+"""Gives a training step aids in lower precision, as the user wishes: masters for low parameters, and loss scaling."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _make_low(program: Program, policy: Policy) -> tuple[Policy, tuple[str, ...]
 
 
 def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
-    """Scale the loss; return why not, if so."""
+    """Scale the loss; return the reason if it cannot be scaled."""
     if not step.gradients:
         return ()  # the wishes warn of that
     if step.loss_scale:

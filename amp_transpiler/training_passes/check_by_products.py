@@ -1,4 +1,4 @@
-"""The check for infinity by matrix products with zeros."""
+"""Checks gradients for infinity by matrix products with zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which chains of an optimizer are computed together: those that compute the same, where it pays."""
+"""Plans which chains of an optimizer are computed together: those that compute the same, where it pays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates of parameters computed together: one chain of operators for many parameters."""
+"""Computes the updates of many parameters together, by one chain of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float32 master weights for the parameters of a training step that somebody else wrote."""
+"""Gives the parameters of a training step from elsewhere float32 master weights."""
 
 from __future__ import annotations
 

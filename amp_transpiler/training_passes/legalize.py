@@ -1,4 +1,4 @@
-"""Float32 for nodes that the target cannot run in the 16-bit format they were given."""
+"""Runs nodes in float32 that the target cannot run in their 16-bit format."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class _Widening:
         return wide
 
     def _copy(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        """A float32 initializer of the main graph, which every scope sees."""
+        """Return a float32 initializer of the main graph, which every scope sees."""
         name = self._names.fresh(f"{value.name}__amp_fp32")
         copy = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(tensor.shape.numpy()))
         copy.const_value = wide_tensor(tensor, name)

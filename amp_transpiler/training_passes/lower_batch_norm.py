@@ -1,4 +1,4 @@
-"""BatchNormalization in training mode, written with operators that ONNX Runtime can train with."""
+"""Writes BatchNormalization in training mode with operators that ONNX Runtime can train with."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _stand_for(old: ir.Value, new: ir.Value, builder: GraphBuilder) -> None:
 
 
 def _likeness(node: ir.Node) -> Hashable:
-    """The facts that running statistics share if they are updated together."""
+    """Return the facts that running statistics share if they are updated together."""
     kinds = [(value.dtype, None if value.shape is None else str(value.shape)) for value in _inputs(node)[3:]]
     alone = any(value.uses() for value in node.outputs[1:])  # read before the last layer of the group, perhaps
     return id(node) if alone else 0, *kinds, _float(node, "momentum", 0.9), _float(node, "epsilon", 1e-5)
@@ -226,7 +226,7 @@ def _inputs(node: ir.Node) -> list[ir.Value]:
 
 
 def _column(builder: GraphBuilder, vector: ir.Value, data: ir.Value) -> ir.Value:
-    """One number a channel, in the element type of `data` and laid along its channels."""
+    """Return one number a channel, in the element type of `data` and laid along its channels."""
     spatial = rank_of(data) - 2
     wide = builder.cast(vector, data.dtype)
     return builder.reshape(wide, [-1, *[1] * spatial]) if spatial > 0 else wide

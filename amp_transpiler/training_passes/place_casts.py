@@ -1,4 +1,4 @@
-"""Casts of a training step next to their readers, so that nothing is kept in two precisions."""
+"""Places casts of a training step next to their readers, so that nothing is kept in two precisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concats that read what was split or padded before, without the Split and the Pad."""
+"""Lets Concats read what was split or padded before, without the Split and the Pad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look-ups of known rows of a table, such as those of positions, as slices."""
+"""Slices known rows out of a table, such as those of positions, instead of looking them up."""
 
 from __future__ import annotations
 

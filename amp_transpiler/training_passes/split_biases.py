@@ -1,4 +1,4 @@
-"""Convolutions whose bias is an operator of its own."""
+"""Splits convolutions so that their bias is a separate operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses over many classes, of 16-bit scores, done one half of the samples after the other."""
+"""Computes losses over many classes, of 16-bit scores, for one half of the samples after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums scattered by rows, in pieces that ONNX Runtime's CPU provider adds with one thread."""
+"""Splits sums scattered by rows into pieces that ONNX Runtime's CPU provider adds with one thread."""
 
 from __future__ import annotations
 

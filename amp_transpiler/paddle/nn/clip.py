@@ -1,4 +1,4 @@
-"""Gradient clipping by value, by norm and by global norm, computed in float32 inside the program."""
+"""Clips gradients by value, by norm and by global norm, computed in float32 inside the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradBy
 
 
 class ClipGradBase(abc.ABC):
-    """A way to clip gradients (an optimizer's `grad_clip`), applied before weight decay is added to them."""
+    """Clips gradients (as an optimizer's `grad_clip`) before weight decay is added to them."""
 
     @abc.abstractmethod
     def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:

@@ -1,4 +1,4 @@
-"""Pooling to a size, unpooling, and pooling by norms."""
+"""Pools to a size, undoes pooling, and pools by norms."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ Sizes = int | Sequence[int | None] | None
 
 
 def adaptive_avg_pool1d(x: Variable, output_size: Sizes) -> Variable:
-    """The means of windows placed so that sequences [batch, channels, length] get a given length."""
+    """Average windows placed so that sequences [batch, channels, length] get a given length."""
     return _means(x, output_size, 1, "NCL")
 
 
 def adaptive_avg_pool3d(x: Variable, output_size: Sizes, data_format: str = "NCDHW") -> Variable:
-    """The means of windows placed so that volumes get a given size; see `adaptive_avg_pool2d`."""
+    """Average windows placed so that volumes get a given size; see `adaptive_avg_pool2d`."""
     return _means(x, output_size, 3, data_format)
 
 
 def adaptive_max_pool1d(x: Variable, output_size: Sizes, return_mask: bool = False) -> Variable:
-    """The largest values of windows placed so that sequences [batch, channels, length] get a given length."""
+    """Return the largest values of windows that give sequences [batch, channels, length] a given length."""
     return _largest(x, output_size, 1, return_mask)
 
 
 def adaptive_max_pool2d(x: Variable, output_size: Sizes, return_mask: bool = False) -> Variable:
-    """The largest values of windows placed so that images [batch, channels, height, width] get a given size."""
+    """Return the largest values of windows that give images [batch, channels, height, width] a given size."""
     return _largest(x, output_size, 2, return_mask)
 
 
 def adaptive_max_pool3d(x: Variable, output_size: Sizes, return_mask: bool = False) -> Variable:
-    """The largest values of windows placed so that volumes get a given size."""
+    """Return the largest values of windows placed so that volumes get a given size."""
     return _largest(x, output_size, 3, return_mask)
 
 
@@ -210,7 +210,7 @@ def lp_pool1d(
     ceil_mode: bool = False,
     data_format: str = "NCL",
 ) -> Variable:
-    """The norms of windows of sequences: the root of the sum of powers; see `lp_pool2d`."""
+    """Return the norms of windows of sequences: the root of the sum of powers; see `lp_pool2d`."""
     return _norms(x, norm_type, (kernel_size, stride, padding), ceil_mode, 1, data_format)
 
 
@@ -223,7 +223,7 @@ def lp_pool2d(
     ceil_mode: bool = False,
     data_format: str = "NCHW",
 ) -> Variable:
-    """The norms of windows of images: `(sum of |x| ** norm_type) ** (1 / norm_type)`.
+    """Return the norms of windows of images: `(sum of |x| ** norm_type) ** (1 / norm_type)`.
 
     Args:
         x: [batch, channels, height, width], or with the channels last.

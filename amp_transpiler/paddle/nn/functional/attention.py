@@ -1,4 +1,4 @@
-"""Attention, written as separate operators, so that each gets its own precision and gradient."""
+"""Writes attention as separate operators, so that each gets its own precision and gradient."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Variable:
-    """`softmax(query @ key * scale + mask) @ value`, for each head.
+    """Return `softmax(query @ key * scale + mask) @ value`, for each head.
 
     Args:
         query: [batch, length, heads, size].
@@ -75,7 +75,7 @@ def scaled_dot_product_attention(
 
 
 def _for_all_heads(query: Variable, x: Variable) -> Variable:
-    """`x` with each head as often as there are heads of the query for it."""
+    """Return `x` with each head as often as there are heads of the query for it."""
     heads, shared_heads = size_at(query, 2, "attention with enable_gqa"), size_at(x, 2, "attention with enable_gqa")
     if heads % shared_heads:
         raise InputError(f"attention: {heads} heads of the query cannot share {shared_heads} of {x!r} evenly")
@@ -94,7 +94,7 @@ def flash_attn_qkvpacked(
     rng_name: str = "",
     training: bool = True,
 ) -> tuple[Variable, None]:
-    """Attention of query, key and value in one tensor, computed as `scaled_dot_product_attention` does.
+    """Attend with query, key and value in one tensor, computed as `scaled_dot_product_attention` does.
 
     Args:
         qkv: [batch, length, groups + 2, heads of the key, size]: the query's groups, the key, the value.

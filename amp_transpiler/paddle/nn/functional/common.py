@@ -1,4 +1,4 @@
-"""Linear layers, look-ups, padding and resizing."""
+"""Multiplies by weights, looks up rows, pads and resizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RESIZE_MODES = {
 
 
 def linear(x: Variable, weight: Variable, bias: Variable | None = None) -> Variable:
-    """`x @ weight + bias`.
+    """Return `x @ weight + bias`.
 
     Args:
         x: [..., in]; of 16 bits with float32 parameters, it is cast to float32.
@@ -94,7 +94,7 @@ def embedding(
 
 
 def _shortened(x: Variable, rows: ir.Value, longest: float, norm_type: float) -> ir.Value:
-    """Rows of at most this length; the factor counts as a constant in gradients."""
+    """Shorten rows to at most a length; the factor counts as a constant in gradients."""
     b = builder_of(x)
     size = b.pow(b.op("Abs", [b.high(rows)]), float(norm_type))
     length = b.pow(b.sum(size, [x.ndim]), 1.0 / norm_type)
@@ -105,7 +105,7 @@ def _shortened(x: Variable, rows: ir.Value, longest: float, norm_type: float) ->
 
 
 def _frequencies(x: Variable, weight: Variable) -> ir.Value:
-    """How often each of the row numbers `x` is among them, float32."""
+    """Count how often each of the row numbers `x` is among them, in float32."""
     b = builder_of(x, weight)
     flat = b.reshape(x.value, [-1])
     zeros = b.op("ConstantOfShape", [b.slice(b.shape(weight.value), [0], [1], [0])])
@@ -115,7 +115,7 @@ def _frequencies(x: Variable, weight: Variable) -> ir.Value:
 
 
 def _with_gradient_times(x: Variable, rows: ir.Value, share: ir.Value) -> ir.Value:
-    """The same rows, whose gradient is multiplied by a share."""
+    """Return the same rows; their gradient is multiplied by a share."""
     b = builder_of(x)
     part = b.mul(rows, share)
     rest = wrap(x, b.sub(rows, part))

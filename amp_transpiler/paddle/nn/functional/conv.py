@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Computes convolutions and transposed convolutions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def fractional_max_pool2d(
     random_u: float | None = None,
     return_mask: bool = False,
 ) -> Any:
-    """The largest values of windows of uneven sizes, placed so that images get a given size.
+    """Return the largest values of windows of uneven sizes, placed so that images get a given size.
 
     Args:
         x: [batch, channels, height, width]; height and width must be known.
@@ -51,7 +51,7 @@ def fractional_max_pool3d(
     random_u: float | None = None,
     return_mask: bool = False,
 ) -> Any:
-    """The same for volumes [batch, channels, depth, height, width]; see `fractional_max_pool2d`."""
+    """Do the same for volumes [batch, channels, depth, height, width]; see `fractional_max_pool2d`."""
     return _pool("fractional_max_pool3d", x, output_size, kernel_size, random_u, return_mask)
 
 
@@ -81,7 +81,7 @@ def _pool(
 
 
 def _places(shift: Variable, size: int, count: int, window: int) -> ir.Value:
-    """The numbers of the elements in each of `count` windows along an axis; a last one is repeated."""
+    """Return the numbers of the elements in each of `count` windows along an axis; a last one is repeated."""
     b = builder_of(shift)
     step = (size - window) / max(count - (window > 0), 1)
     move = shift.value
@@ -98,7 +98,7 @@ def _places(shift: Variable, size: int, count: int, window: int) -> ir.Value:
 
 
 def _positions(x: Variable, places: Sequence[ir.Value], have: Sequence[int]) -> Variable:
-    """The place of the largest element of each window in the flattened image."""
+    """Return the place of the largest element of each window in the flattened image."""
     b, spatial, windows, flat = builder_of(x), len(places), x.value, None
     for axis, inside in enumerate(places):
         windows = b.op("Gather", [windows, inside], {"axis": 2 + 2 * axis})

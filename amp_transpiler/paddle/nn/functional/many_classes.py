@@ -1,4 +1,4 @@
-"""Losses for very many classes: trees and clusters of classes, margins between them, samples of them."""
+"""Computes losses for very many classes: in trees and clusters, with margins, over samples of them."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def hsigmoid_loss(
     path_code: Variable | None = None,
     is_sparse: bool = False,
 ) -> Variable:
-    """The loss of a tree of binary decisions, at whose leaves the classes are: hierarchical sigmoid.
+    """Return the loss of a tree of binary decisions whose leaves are the classes: hierarchical sigmoid.
 
     Args:
         input: features, [batch, size].
@@ -59,7 +59,7 @@ def hsigmoid_loss(
         The loss of each sample, [batch, 1].
 
     Raises:
-        OptionError: there are fewer than two classes, or one of the tables is given alone.
+        OptionError: there are fewer than two classes, or only one of the tables is given.
     """
     del is_sparse
     if num_classes < 2:
@@ -83,7 +83,7 @@ def hsigmoid_loss(
 
 
 def _paths(b: GraphBuilder, label: Variable, classes: int) -> tuple[ir.Value, ir.Value]:
-    """Decisions and outcomes in a complete binary tree: class c is node `c + classes`, whose parent is half of it."""
+    """Return decisions and outcomes in a complete binary tree; class c is node `c + classes`, its parent half of it."""
     leaves = np.arange(classes) + classes
     longest = int(leaves[-1]).bit_length() - 1
     parents = leaves[:, None] >> np.arange(1, longest + 1)
@@ -105,7 +105,7 @@ def margin_cross_entropy(
     return_softmax: bool = False,
     reduction: str | None = "mean",
 ) -> Any:
-    """Cross entropy with a margin around the label's class, as ArcFace, CosFace and SphereFace have it.
+    """Return the cross entropy with a margin around the label's class, as ArcFace, CosFace and SphereFace have it.
 
     The cosine `c` of the label's class becomes `cos(margin1 * acos(c) + margin2) - margin3`; then all are multiplied by
     `scale`. In float32 throughout.
@@ -145,7 +145,7 @@ def adaptive_log_softmax_with_loss(
     cutoffs: Sequence[int],
     head_bias: Variable | None = None,
 ) -> tuple[Variable, Variable]:
-    """The logarithms of the probabilities of labels, whose rare classes are in clusters with smaller vectors.
+    """Return logarithms of the probabilities of labels; rare classes are in clusters with smaller vectors.
 
     Every cluster is computed for every sample, so that sizes do not depend on the data.
 
@@ -190,7 +190,7 @@ def adaptive_log_softmax_with_loss(
 def class_center_sample(
     label: Variable, num_classes: int, num_samples: int, group: Any = None
 ) -> tuple[Variable, Variable]:
-    """The classes of the labels, filled up with others drawn at random, and the labels as places among them.
+    """Fill the classes of the labels up with others drawn at random; return them, and the labels as places among them.
 
     Args:
         label: classes, int64 or int32, [batch].

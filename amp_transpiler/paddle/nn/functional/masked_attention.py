@@ -1,4 +1,4 @@
-"""Attention of which parts are left out, by ranges of rows, by lengths, or by a list: masks are written out in full."""
+"""Computes attention that leaves parts out, by ranges of rows, lengths or a list; masks are written out in full."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def flashmask_attention(
     rng_name: str = "",
     training: bool = True,
 ) -> Variable:
-    """Attention in which each column of the scores leaves out a range of rows or two.
+    """Attend with scores whose columns each leave out a range of rows or two.
 
     Args:
         query: [batch, length, heads, size].
@@ -115,7 +115,7 @@ def flash_attn_varlen_qkvpacked(
     varlen_padded: bool = True,
     training: bool = True,
 ) -> tuple[Variable, None]:
-    """Attention within each of several sequences that lie one behind the other in one tensor.
+    """Attend within each of several sequences that lie one behind the other in one tensor.
 
     The scores of all sequences with all are made, and those of different ones left out: memory grows with the square of
     the whole length.
@@ -185,7 +185,7 @@ def sparse_attention(
     key_padding_mask: Variable | None = None,
     attn_mask: Variable | None = None,
 ) -> Variable:
-    """Attention of which only listed scores count. All of them are made: the list saves neither time nor memory here.
+    """Attend with listed scores only. All scores are computed: the list saves neither time nor memory here.
 
     Args:
         query: [batch, heads, length, size].
@@ -241,7 +241,7 @@ def _attention(
     dropout: float,
     training: bool,
 ) -> Variable:
-    """Attention with a mask that may leave a row nothing: such a row attends to all first, and becomes zeros."""
+    """Attend with a mask that may leave a row nothing: such a row attends to all first, and becomes zeros."""
     some = any_of(allowed, 3, keepdim=True)
     attended = scaled_dot_product_attention(
         query, key, value, allowed | ~some, dropout, training=training, scale=scale, enable_gqa=True

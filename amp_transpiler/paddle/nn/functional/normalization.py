@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Normalises over a batch, over the last axes, over groups of channels, and by norms."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Pools by means and largest values over windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pixels: shuffling, windows as columns and back, grids to sample at; and what masks and smooths labels."""
+"""Moves pixels: shuffles them, makes columns of windows, samples at grids; builds masks and smooths labels."""
 # Paddle's names
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_fo
 
 
 def zeropad2d(x: Variable, padding: Pair, data_format: str = "NCHW") -> Variable:
-    """Zeros around images: left, right, top, bottom, or one number for all."""
+    """Put zeros around images: left, right, top, bottom, or one number for all."""
     return pad(x, numbers(padding, 4, "zeropad2d: padding"), "constant", 0.0, data_format)
 
 
@@ -163,7 +163,7 @@ def unfold(x: Variable, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 
 
 
 def _edges(paddings: Pair, what: str) -> list[int]:
-    """Top, left, bottom, right."""
+    """Return the padding at the top, left, bottom and right."""
     amounts = [paddings] if isinstance(paddings, int) else [int(amount) for amount in paddings]
     if len(amounts) == 4:
         return amounts
@@ -220,7 +220,7 @@ def fold(
 
 
 def affine_grid(theta: Variable, out_shape: Sequence[int], align_corners: bool = True) -> Variable:
-    """The places, from -1 to 1, that images moved by matrices are sampled at; see `grid_sample`.
+    """Return the places, from -1 to 1, at which images moved by matrices are sampled; see `grid_sample`.
 
     Args:
         theta: [batch, 2, 3], or [batch, 3, 4] for volumes.
@@ -274,7 +274,7 @@ def grid_sample(
 
 
 def bilinear(x1: Variable, x2: Variable, weight: Variable, bias: Variable | None = None) -> Variable:
-    """`x1 @ weight[k] @ x2` for each output k, and `bias`.
+    """Return `x1 @ weight[k] @ x2` for each output k, and `bias`.
 
     Args:
         x1: [batch, one].
@@ -289,7 +289,7 @@ def bilinear(x1: Variable, x2: Variable, weight: Variable, bias: Variable | None
 
 
 def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any = "int64") -> Variable:
-    """1 at the first places of each row, as many as `x` says, and 0 behind.
+    """Return 1 at the first places of each row, as many as `x` says, and 0 behind.
 
     Args:
         x: lengths, integers.
@@ -307,7 +307,7 @@ def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any 
 
 
 def label_smooth(label: Variable, prior_dist: Variable | None = None, epsilon: float = 0.1) -> Variable:
-    """`(1 - epsilon) * label + epsilon * prior`, the prior being even unless `prior_dist` is given.
+    """Return `(1 - epsilon) * label + epsilon * prior`; the prior is even unless `prior_dist` is given.
 
     Raises:
         OptionError: `epsilon` is outside of [0, 1].

@@ -1,4 +1,4 @@
-"""`Layer`: a network as an object, whose parameters are made once and whose call appends operators to a program."""
+"""Defines `Layer`: a network as an object that makes its parameters once and whose call appends operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Hook = Callable[..., Any]
 
 
 class HookRemover:
-    """What registering a hook returns.
+    """Removes a hook; registering one returns this.
 
     Args:
         hooks: the hooks that it is one of.

@@ -1,4 +1,4 @@
-"""Layers that hold layers or parameters: `Sequential`, `LayerList`, `LayerDict`, `ParameterList`, `ParameterDict`."""
+"""Holds layers or parameters: `Sequential`, `LayerList`, `LayerDict`, `ParameterList`, `ParameterDict`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LayerDict", "LayerList", "ModuleDict", "ModuleList", "ParameterDict"
 
 
 class Sequential(Layer):
-    """Layers that are called one after the other.
+    """Calls layers one after the other.
 
     Args:
         layers: layers, or (name, layer) pairs, or one list of them.
@@ -60,7 +60,7 @@ def _is_list(item: Any) -> bool:
 
 
 class LayerList(Layer):
-    """A list of layers.
+    """Holds layers in a list.
 
     Args:
         sublayers: the first ones.
@@ -109,7 +109,7 @@ class LayerList(Layer):
 
 
 class LayerDict(Layer):
-    """Layers by name.
+    """Holds layers by name.
 
     Args:
         sublayers: a dictionary, or (name, layer) pairs.
@@ -166,7 +166,7 @@ class LayerDict(Layer):
 
 
 class ParameterList(Layer):
-    """A list of parameters.
+    """Holds parameters in a list.
 
     Args:
         parameters: the first ones.
@@ -196,7 +196,7 @@ class ParameterList(Layer):
 
 
 class ParameterDict(Layer):
-    """Parameters by name.
+    """Holds parameters by name.
 
     Args:
         parameters: a dictionary, or (name, parameter) pairs.

@@ -1,4 +1,4 @@
-"""`FunctionLayer`: a layer without parameters, a function of `nn.functional` with its settings."""
+"""Defines `FunctionLayer`: a layer without parameters that calls a function of `nn.functional` with its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses for very many classes, which have parameters."""
+"""Offers losses for very many classes, which have parameters, as layers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class HSigmoidLoss(Layer):
 
 
 class AdaptiveLogSoftmaxWithLoss(Layer):
-    """Classes in clusters by their frequency, rare ones with smaller vectors: an efficient softmax.
+    """Puts classes in clusters by their frequency, rare ones with smaller vectors: an efficient softmax.
 
     Args:
         in_features: features of the input.

@@ -1,4 +1,4 @@
-"""Recurrent layers: cells, and their runs over sequences."""
+"""Defines recurrent cells, and layers that run them over sequences."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _parts(x: Variable, count: int) -> list[Variable]:
 
 
 class SimpleRNNCell(_Cell):
-    """`h = activation(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh)`.
+    """Computes `h = activation(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh)`.
 
     Args:
         input_size: features of the input.
@@ -280,7 +280,7 @@ class GRUCell(_Cell):
 
 
 class RNN(Layer):
-    """A cell run over a sequence.
+    """Runs a cell over a sequence.
 
     `SimpleRNNCell`, `LSTMCell` and `GRUCell` become one operator; other cells are called once for each step, so that
     the length must be known.
@@ -347,7 +347,7 @@ def _mapped(function: Any, new: Any, old: Any) -> Any:
 
 
 class BiRNN(Layer):
-    """A cell run over a sequence from its beginning, and another from its end.
+    """Runs a cell over a sequence from its beginning, and another from its end.
 
     Args:
         cell_fw: the cell that runs from the beginning.
@@ -448,7 +448,7 @@ def _reordered(b: GraphBuilder, cell: _Cell, name: str) -> ir.Value:
 
 
 class _Recurrent(LayerList):
-    """Several layers of a recurrent network, each in one direction or in both.
+    """Runs several layers of a recurrent network, each in one direction or in both.
 
     Attributes:
         cell_type: the cell.

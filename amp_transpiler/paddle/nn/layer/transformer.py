@@ -1,4 +1,4 @@
-"""Attention and transformers as layers."""
+"""Offers attention and transformers as layers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Mask = Variable | None
 
 
 class MultiHeadAttention(Layer):
-    """Attention of several heads, each on a part of the features.
+    """Attends with several heads, each on a part of the features.
 
     Args:
         embed_dim: features of the query and of the result.
@@ -149,7 +149,7 @@ def _attrs(attributes: Any, count: int) -> list[Any]:
 
 
 class _Block(Layer):
-    """What encoder and decoder layers share: normalisation, dropout and the feed-forward part.
+    """Holds what encoder and decoder layers share: normalisation, dropout and the feed-forward part.
 
     Args:
         d_model: features.
@@ -241,7 +241,7 @@ class TransformerDecoderLayer(_Block):
 
 
 class _Stack(Layer):
-    """Layers of the same settings, one after the other.
+    """Calls layers of the same settings one after the other.
 
     Args:
         layer: the first one.
@@ -259,7 +259,7 @@ class _Stack(Layer):
 
 
 class TransformerEncoder(_Stack):
-    """Encoder layers, one after the other.
+    """Calls encoder layers one after the other.
 
     Args:
         encoder_layer: the first one; the others have its settings.
@@ -278,7 +278,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """Decoder layers, one after the other.
+    """Calls decoder layers one after the other.
 
     Args:
         decoder_layer: the first one; the others have its settings.

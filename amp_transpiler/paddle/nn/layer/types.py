@@ -1,4 +1,4 @@
-"""Element types of layers that are made: `Layer.float16`, `astype` and kin."""
+"""Changes the element types of layers that are already made, for `Layer.float16`, `astype` and kin."""
 
 from __future__ import annotations
 

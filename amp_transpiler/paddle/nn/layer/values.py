@@ -1,4 +1,4 @@
-"""The arrays of a layer's parameters and buffers, in a scope."""
+"""Reads and sets the arrays of a layer's parameters and buffers, which a scope holds."""
 
 from __future__ import annotations
 
