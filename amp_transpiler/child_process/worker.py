@@ -154,14 +154,14 @@ class _Sessions:
             self._is_free = True
             _trim()
 
-    def device(self, wanted: str) -> tuple[str, int, str]:
+    def device(self, setting: str) -> tuple[str, int, str]:
         """Return the place that sessions open on by default, and the line that the log says about it with its level.
 
-        `wanted` is the parent's environment variable: the parent may have changed it since this process began.
+        `setting` is the parent's environment variable: the parent may have changed it since this process began.
         """
         from amp_transpiler.runtime.places import decide_place
 
-        decision = decide_place(wanted)
+        decision = decide_place(setting)
         return str(decision.place), decision.level, decision.line
 
     def hardware(self, place: str) -> str:

@@ -110,7 +110,7 @@ def prices(
         high=high,
         costs_low=costs_low,
         costs_high=costs_high,
-        fused=tuple(whole.nodes for whole in plan.fused),
+        fused=tuple(fused.nodes for fused in plan.fused),
         device=device,
         format=low,
         sizes=sizes,

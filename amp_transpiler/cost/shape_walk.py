@@ -279,17 +279,17 @@ class ShapeWalk:
             self._branches(node, graphs, runs)
 
     def _branches(self, node: ir.Node, graphs: list[ir.Graph], runs: int) -> None:
-        """Outputs are like those of the branch that runs; of the one with more nodes where that is not known.
+        """Give outputs the shapes of the branch that runs; of the one with more nodes where that is not known.
 
         That one counts as run, and the other is `rare`.
         """
         condition = self._content(node.inputs[0]) if is_standard(node) and node.op_type == "If" else None
-        wanted = None
+        taken = None
         if condition is not None:
-            wanted = "then_branch" if condition.any() else "else_branch"
+            taken = "then_branch" if condition.any() else "else_branch"
         for name, graph in bodies(node):
-            self._walk(graph, runs if wanted in (None, name) else 0)
-        if wanted is None and node.op_type == "If":
+            self._walk(graph, runs if taken in (None, name) else 0)
+        if taken is None and node.op_type == "If":
             smaller = min(graphs, key=lambda graph: sum(1 for _ in graph.all_nodes()))
             self.rare.update((smaller, *(body for inner in smaller.all_nodes() for _, body in bodies(inner))))
         for index, value in enumerate(node.outputs):

@@ -38,8 +38,8 @@ _TINY = 1e-36  # in place of epsilon for gradients: it must be small beside the 
 def can_be_rows(x: ir.Value, opset: int) -> bool:
     """Whether the data can be normalised by rows."""
     mixes = all(signature(_CONTRIB, op, 1) is not None for op in ("HyperConnectionPostMix", "HyperConnectionPreMix"))
-    known = is_static(x) and len(shape_of(x)) > 1 and math.prod(shape_of(x)) > 0
-    return known and mixes and opset >= _LAYER_NORM and x.dtype in _TYPES
+    has_sizes = is_static(x) and len(shape_of(x)) > 1 and math.prod(shape_of(x)) > 0
+    return has_sizes and mixes and opset >= _LAYER_NORM and x.dtype in _TYPES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class InsertMasters(Pass[Mastered]):
     def call(self, model: ir.Model) -> Mastered:
         edit, states, masters = _Edit(model), [], []
         for state in self._step.states:
-            wanted = state.input in self._parameters and not state.master
-            master = edit.master_of(state) if wanted else None
+            needs_master = state.input in self._parameters and not state.master
+            master = edit.master_of(state) if needs_master else None
             states.append(state if master is None else dataclasses.replace(state, master=master.input))
             if master is not None:
                 masters.append(master)

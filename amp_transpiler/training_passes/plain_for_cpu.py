@@ -66,8 +66,8 @@ def _product(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
     left, right = _values(node)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     shape = shape_of(left)
-    known = attributes.keys() <= {"transB", "alpha"} and attributes.get("transB") == 1
-    if not known or shape != shape_of(right) or len(shape) != 3 or shape[1] != 1:  # [rows, 1, n]
+    supported = attributes.keys() <= {"transB", "alpha"} and attributes.get("transB") == 1
+    if not supported or shape != shape_of(right) or len(shape) != 3 or shape[1] != 1:  # [rows, 1, n]
         return None
     sums = builder.sum(builder.mul(left, right), [2])
     return builder.mul(sums, float(attributes.get("alpha", 1.0)))

@@ -59,8 +59,8 @@ def _split(model: ir.Model, node: ir.Node, names: NameAllocator, most: int) -> N
     for index, values in enumerate(_parts(builder, builder.reshape(updates, [count, columns]), 1, width)):
         for where, what in zip(rows, _parts(builder, values, 0, most), strict=True):
             sums[index] = builder.op("ScatterND", [sums[index], where, what], kind)
-    whole = builder.reshape(builder.concat(sums, depth), shape)
-    take_over(node.outputs[0], whole, names)
+    result = builder.reshape(builder.concat(sums, depth), shape)
+    take_over(node.outputs[0], result, names)
     graph.remove(node, safe=True)
 
 
