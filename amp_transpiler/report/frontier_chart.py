@@ -62,7 +62,10 @@ def _heights(points: Sequence[FrontierPoint]) -> list[float]:
 
 
 def _height(error: float, low: int, high: int) -> float:
-    decade = low if error <= 0 else math.log10(error) if error < math.inf else high
+    if error <= 0:
+        decade: float = low
+    else:
+        decade = math.log10(error) if error < math.inf else high
     share = (min(max(decade, low), high) - low) / (high - low)
     return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
 

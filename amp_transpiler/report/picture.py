@@ -247,7 +247,8 @@ class _Drawing:
         types = [self._graph.types.get(value, "?") for value in values]
         more = f" and {len(values) - 1} more" if len(values) > 1 else ""
         kinds = {text.partition("[")[0] for text in types}
-        colour = "high" if "float32" in kinds else "low" if kinds & {"float16", "bfloat16"} else "other"
+        without_high = "low" if kinds & {"float16", "bfloat16"} else "other"
+        colour = "high" if "float32" in kinds else without_high
         return colour, f"{values[0]}: {types[0]}{more}"
 
 

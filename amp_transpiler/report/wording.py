@@ -41,7 +41,9 @@ _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
 
 def human_number(value: float) -> str:
     """Return three significant digits, or `0`, `nan`, `inf`."""
-    return "0" if value == 0 else f"{value:.2e}" if math.isfinite(value) else str(value)
+    if value == 0:
+        return "0"
+    return f"{value:.2e}" if math.isfinite(value) else str(value)
 
 
 def human_time(milliseconds: float) -> str:

@@ -233,7 +233,9 @@ def _for_each(x: Variable, vector: ir.Value, spatial: int, argument: object) -> 
     """Return a computed number for each spatial axis; one stands for all."""
     b = builder_of(x)
     flat = b.reshape(vector, [-1])
-    length = None if vector.shape is None else 1 if len(vector.shape) == 0 else vector.shape[0]
+    length = None
+    if vector.shape is not None:
+        length = vector.shape[0] if len(vector.shape) > 0 else 1
     if length == spatial:
         return flat
     if isinstance(length, int) and length != 1:

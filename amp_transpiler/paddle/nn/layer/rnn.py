@@ -408,7 +408,8 @@ def _run(
             operands.append(b.concat([b.unsqueeze(row.value, [0]) for row in rows], 0))
     while operands[-1] is None:
         operands.pop()
-    direction = "bidirectional" if len(cells) == 2 else "reverse" if reverse else "forward"
+    one_way = "reverse" if reverse else "forward"
+    direction = "bidirectional" if len(cells) == 2 else one_way
     attributes = {"hidden_size": cell.hidden_size, "direction": direction, **cell.attributes()}
     if len(cells) == 2 and "activations" in attributes:
         attributes["activations"] = [*attributes["activations"], *cells[1].attributes()["activations"]]

@@ -30,7 +30,10 @@ def give_type(layer: Any, asked: str, dtype: Any, excluded: type[Any] | Sequence
         OptionError: the program reads a parameter already.
         TypeError: something else than classes is excluded.
     """
-    classes = () if excluded is None else tuple(excluded) if isinstance(excluded, (list, tuple)) else (excluded,)
+    if excluded is None:
+        classes: tuple[Any, ...] = ()
+    else:
+        classes = tuple(excluded) if isinstance(excluded, (list, tuple)) else (excluded,)
     if not all(isinstance(item, type) for item in classes):
         raise TypeError(f"excluded_layers must be a class of layers or a list of them, got {excluded!r}")
     target = parse_dtype(dtype)
