@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 __all__ = ["collection_paused"]
 
-# Python 3.12 starts with some hundred frozen objects of its own; more were frozen by the program.
+# Python 3.12 starts with some hundred frozen objects; more were frozen by the program.
 FROZEN_BY_PYTHON = min(gc.get_freeze_count(), 1000)
 
 

@@ -1,4 +1,4 @@
-"""Loads onnx_ir without sympy, until somebody computes with symbolic sizes.
+"""Loads onnx_ir without sympy, until a computation with symbolic sizes.
 
 `onnx_ir._core` imports sympy at its top, only for arithmetic of symbolic dimensions (`SymbolicDim("n") + 1`), which no
 conversion needs. Importing sympy takes as long as importing numpy, onnx, ONNX Runtime and onnx_ir together. So that one

@@ -79,7 +79,7 @@ def _load(job: Job) -> None:
         policy = policy_for(request, options)
     policy = dataclasses.replace(policy, limits=limits_by_output(job.loaded, policy.limits))
     job.source = _with_algorithms(job.loaded, policy)
-    # Verification compares with the source, and level auto may write it: they work on a program of their own.
+    # Verification compares with the source, and level auto may write it: they work on a separate program.
     needs_source = options.verify or policy.objective != "rules" or not isinstance(job.src, (str, os.PathLike))
     job.program = job.source.clone() if needs_source else job.source
     job.policy = policy if options.optimize else _with_program(policy, job.program, options)

@@ -63,7 +63,7 @@ class _Sessions:
             child_memory.share()
             self._is_free = False
         else:
-            self.rest()  # it has memory of its own
+            self.rest()  # it has separate memory
         model = model if isinstance(model, str) else bytes(model)
         self._next += 1
         if isinstance(way, str):

@@ -426,7 +426,7 @@ def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, written: bool = False) 
 
 
 def joined(plan: Plan, together: Iterable[Collection[ir.Node]]) -> Plan:
-    """Return the plan with more groups of nodes, of which none may be in one of its own."""
+    """Return the plan with more groups of nodes, of which none may be in a group of the plan."""
     taken = {node for fused in plan.fused for node in fused.nodes}
     more = []
     for nodes in map(frozenset, together):

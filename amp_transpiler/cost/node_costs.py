@@ -117,7 +117,7 @@ def costs_of(model: ir.Model, sizes: Sizes, plan: Plan, *, tf32: bool = True) ->
         else:
             cost = _cost(node, sizes, wide) if fused is None else _cost_of_fused(fused, sizes, wide)
             if node.op_type == "Conv" and (adds_bias(node) or fused is not None):
-                cost = dataclasses.replace(cost, launches=2)  # ONNX Runtime adds the bias in a launch of its own
+                cost = dataclasses.replace(cost, launches=2)  # ONNX Runtime adds the bias in a separate launch
             if is_quantized and node.op_type in MOVES:
                 cost = dataclasses.replace(cost, launches=cost.launches + requantized(node))
             cost = _repeated(cost, sizes.runs(node.graph))

@@ -1,6 +1,6 @@
 """Prices every node of a float32 program, low and high, and the casts between them, in seconds.
 
-They are what a minimum cut adds up. So each node has a price of its own, the longer of its time on the device and that
+They are what a minimum cut adds up. So each node has its price, the longer of its time on the device and that
 of its launches; the sum is a little more than `predict` says, where the host runs ahead of a long kernel.
 """
 

@@ -62,7 +62,7 @@ def page(reports: Sequence[tuple[ReportRecord, str | None]]) -> str:
 
 
 def summary(report: ReportRecord) -> str:
-    """Return a few lines for a notebook, which has styles of its own: the counts, the worst outputs and the verdict."""
+    """Return a few lines for a notebook, which has its own styles: the counts, the worst outputs and the verdict."""
     counts = ", ".join(
         f"{sum(kind_of(row.precision) == precision for row in report.decisions)} {precision_name(precision, report)}"
         for precision in KINDS

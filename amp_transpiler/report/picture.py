@@ -1,6 +1,6 @@
 """Draws a converted graph: a level for each scope, whose boxes are nodes and inner scopes.
 
-Each level is an SVG picture of its own of at most some forty boxes, however large the graph is. A reader opens scopes
+Each level is a separate SVG picture of at most some forty boxes, however large the graph is. A reader opens scopes
 one by one, without a script. The colours are the page's.
 """
 

@@ -111,6 +111,6 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
 def _record(program: Program, step: TrainingStep) -> None:
     """Make `step` the program's, and write its bindings down, for whoever runs the file."""
     program.step = step
-    if program.merged is None:  # training_info has bindings of its own
+    if program.merged is None:  # training_info has separate bindings
         program.model.metadata_props[UPDATES_KEY] = json.dumps(step.bindings)
     program.touch()

@@ -32,7 +32,7 @@ class Mastered(PassResult):
 
 
 class InsertMasters(Pass[Mastered]):
-    """Gives parameters float32 master weights of their own, so that they themselves may become low; counts them.
+    """Gives parameters float32 master weights, so that they themselves may become low; counts them.
 
     The program stays float32 and computes the same, if a master is fed what its parameter is:
 

@@ -47,7 +47,7 @@ class Legalize(Pass[PassResult]):
 
     Args:
         target: whose kernels count.
-        low: in float16, a node stays as it is if the CPU provider computes it between casts of its own.
+        low: in float16, a node stays as it is if the CPU provider computes it between its own casts.
     """
 
     def __init__(self, target: Target, low: LowFormat) -> None:

@@ -23,7 +23,7 @@ class SplitScatters(Pass[PassResult]):
     The CPU provider divides the rows that are added among its threads, and two threads that add to one row lose sums.
     The gradient of a look-up is such a sum, where rows come again and again. Small ones run on one thread.
 
-    1. The columns are divided: each piece has few of all rows, so that the data are copied once altogether.
+    1. The columns are divided: each piece has few of all rows, so that the data are copied once in total.
     2. If there are more rows than a piece may have elements, they are divided, too, and added one part after the other.
 
     All sums are those of one thread, to the bit. Shapes must be inferred.

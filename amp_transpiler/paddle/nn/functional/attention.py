@@ -100,7 +100,7 @@ def flash_attn_qkvpacked(
         qkv: [batch, length, groups + 2, heads of the key, size]: the query's groups, the key, the value.
         dropout: the probability of each attention weight to be dropped in training.
         causal: whether a position attends only to positions up to its own.
-        return_softmax: must be False, as in Paddle outside of its own tests.
+        return_softmax: must be False, as in Paddle outside of its tests.
         fixed_seed_offset: Paddle's, no effect.
         rng_name: Paddle's, no effect.
         training: False to drop nothing.

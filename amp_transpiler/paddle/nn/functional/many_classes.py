@@ -48,7 +48,7 @@ def hsigmoid_loss(
         input: features, [batch, size].
         label: classes, int64 or int32, [batch] or [batch, 1].
         num_classes: how many there are, at least 2.
-        weight: one vector a decision, [num_classes - 1, size]; as many as the tables name, with one of one's own.
+        weight: one vector a decision, [num_classes - 1, size]; with a tree of the user's, as many as its tables name.
         bias: one number a decision, [num_classes - 1] or [num_classes - 1, 1].
         path_table: the decisions on the way to each sample's class, [batch, longest], negative behind the last; a
             complete binary tree unless given.

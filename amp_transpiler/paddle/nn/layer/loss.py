@@ -176,7 +176,7 @@ class TripletMarginLoss(FunctionLayer):
 
 
 class TripletMarginWithDistanceLoss(FunctionLayer):
-    """A triplet loss with a distance of one's own: `functional.triplet_margin_with_distance_loss`."""
+    """Computes a triplet loss with the user's distance: `functional.triplet_margin_with_distance_loss`."""
 
     function = "triplet_margin_with_distance_loss"
     tensors = 3

@@ -25,7 +25,7 @@ class HSigmoidLoss(Layer):
 
     Args:
         feature_size: features of the input.
-        num_classes: how many classes there are, at least 2; with a tree of one's own, how many decisions.
+        num_classes: how many classes there are, at least 2; with a tree of the user's, how many decisions.
         weight_attr: of the decisions' vectors `.w_0`, [num_classes - 1, features]; uniform initial values.
         bias_attr: of their biases `.b_0`, [num_classes - 1, 1]; False for none.
         is_custom: whether calls give tables of the decisions and outcomes on each sample's way.
@@ -66,7 +66,7 @@ class HSigmoidLoss(Layer):
         """Return the loss of each sample, [batch, 1].
 
         Raises:
-            OptionError: a tree of one's own has no tables.
+            OptionError: a tree of the user's has no tables.
         """
         if self._custom and (path_table is None or path_code is None):
             raise OptionError("HSigmoidLoss: is_custom=True needs path_table and path_code in each call")

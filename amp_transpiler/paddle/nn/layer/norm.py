@@ -131,7 +131,7 @@ class BatchNorm3D(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation; each process normalises by the statistics of its own part of a batch."""
+    """Batch normalisation; each process normalises by the statistics of its part of a batch."""
 
     @classmethod
     def convert_sync_batchnorm(cls, layer: Layer) -> Layer:

@@ -200,7 +200,7 @@ class _Block(Layer):
             setattr(self, f"dropout{number}", Dropout(dropout))
 
     def _fresh(self) -> Any:
-        """Return a layer of the same settings, with parameters of its own."""
+        """Return a layer of the same settings, with separate parameters."""
         return type(self)(*self._config[0], *self._config[1])
 
     def _part(self, number: int, x: Variable, compute: Any) -> Variable:

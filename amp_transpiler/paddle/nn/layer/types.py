@@ -1,4 +1,4 @@
-"""Changes the element types of layers that are already made, for `Layer.float16`, `astype` and kin."""
+"""Changes the element types of layers that are already made, for `Layer.float16`, `astype` and the like."""
 
 from __future__ import annotations
 
