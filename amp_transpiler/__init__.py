@@ -4,7 +4,7 @@
 
     report = amp.transpile("model.onnx", "model.fp16.onnx")
 
-Names are imported when they are first used, so that importing the package alone takes no time.
+Names are imported when they are first used, so that only importing the package takes no time.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Shorter import paths for Paddle's namespace: `amp_transpiler.nn.functional` is `amp_transpiler.paddle.nn.functional`.
+"""Gives Paddle's namespace shorter paths: `amp_transpiler.nn.functional` is `amp_transpiler.paddle.nn.functional`.
 
 An alias is the same module object under a second name, not a copy, so that classes compare equal however they were
 imported. Only the import system can do that for submodules: hence a finder.
@@ -63,8 +63,8 @@ class _AliasLoader(Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:  # noqa: ARG002 - the import system's
         module = importlib.import_module(self._real)
-        self._own = module.__spec__  # the import system puts the alias's in its place
+        self._original_spec = module.__spec__  # the import system puts the alias's in its place
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own
+        module.__spec__ = self._original_spec

@@ -1,4 +1,4 @@
-"""Converts a program in memory: prepares it, decides, and carries the decision out. Types are all that is checked."""
+"""Converts a program in memory: prepares it, decides, and carries the decision out. It checks only types."""
 
 from __future__ import annotations
 
@@ -373,7 +373,7 @@ class Trials:
     def __init__(self, prepared: Program, ranges: RangeFaults) -> None:
         self._prepared, self._ranges = prepared, ranges
         self._waiting: list[tuple[Policy, Program, Conversion]] = []
-        self._known: list[tuple[Program, Candidate]] = []  # the times of programs, predicted once
+        self._predicted: list[tuple[Program, Candidate]] = []  # the times of programs, predicted once
 
     def candidates(self, policy: Policy) -> dict[Aim, Candidate]:
         """Return what may be chosen where no limit forbids any of it.
@@ -389,11 +389,11 @@ class Trials:
 
     def candidate(self, converted: Program, policy: Policy) -> Candidate:
         """Return `candidate_of` a converted program; all policies have the same device and sizes."""
-        known = next((candidate for program, candidate in self._known if program is converted), None)
-        if known is None:
-            known = candidate_of(converted, policy)
-            self._known.append((converted, known))
-        return known
+        prediction = next((candidate for program, candidate in self._predicted if program is converted), None)
+        if prediction is None:
+            prediction = candidate_of(converted, policy)
+            self._predicted.append((converted, prediction))
+        return prediction
 
     def settled(self, policy: Policy) -> Policy:
         """Return a policy as it is carried out: where time is the aim, with the aim whose result is predicted faster.
@@ -405,7 +405,7 @@ class Trials:
         from amp_transpiler.precision.least_time import LEAST_GAIN
 
         low = dataclasses.replace(policy, objective="low")
-        times = [self.candidate(self._trial(each)[0], policy).milliseconds for each in (policy, low)]
+        times = [self.candidate(self._trial(tried)[0], policy).milliseconds for tried in (policy, low)]
         return low if times[1] < (1 - LEAST_GAIN) * times[0] else policy
 
     def taken(self, policy: Policy) -> tuple[Program, Conversion]:
@@ -421,8 +421,8 @@ class Trials:
 
     @collection_paused()
     def _trial(self, policy: Policy) -> tuple[Program, Conversion]:
-        for known, program, conversion in self._waiting:
-            if known == policy:
+        for tried, program, conversion in self._waiting:
+            if tried == policy:
                 return program, conversion
         program = self._prepared.clone()
         conversion = _carried_out(program, policy, self._ranges)

@@ -1,4 +1,4 @@
-"""The exceptions this package raises on purpose.
+"""Defines the exceptions that this package raises on purpose.
 
 ::
 
@@ -100,11 +100,11 @@ def topic_of(module: str, kind: str) -> str:
         module: its name, without the package's.
         kind: the name of the exception's class.
     """
-    known = {name: str(topic["anchor"]) for topic in topics() for name in topic["modules"]}
+    anchors = {name: str(topic["anchor"]) for topic in topics() for name in topic["modules"]}
     parts = module.split(".")
     prefixes = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
     names = [*(f"{prefix}#{kind}" for prefix in prefixes), f"#{kind}", *prefixes]
-    return next((known[name] for name in names if name in known), "")
+    return next((anchors[name] for name in names if name in anchors), "")
 
 
 def help_link(error: BaseException) -> str:

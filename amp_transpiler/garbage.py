@@ -1,4 +1,4 @@
-"""Rest for the garbage collector while many objects are made that all stay."""
+"""Pauses the garbage collector while many objects are made that all stay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 __all__ = ["collection_paused"]
 
-# Python 3.12 starts with some hundred frozen objects of its own; more were frozen by the program.
+# Python 3.12 starts with some hundred frozen objects; more were frozen by the program.
 FROZEN_BY_PYTHON = min(gc.get_freeze_count(), 1000)
 
 

@@ -1,4 +1,4 @@
-"""One call of `transpile`: its plan, and what the stages of the pipeline have made of its model so far."""
+"""Holds one call of `transpile`: its plan, and what the stages of the pipeline have made of its model so far."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""onnx_ir without sympy, until somebody computes with symbolic sizes.
+"""Loads onnx_ir without sympy, until a computation with symbolic sizes.
 
-`onnx_ir._core` imports sympy at its top, for arithmetic of symbolic dimensions alone (`SymbolicDim("n") + 1`), which no
+`onnx_ir._core` imports sympy at its top, only for arithmetic of symbolic dimensions (`SymbolicDim("n") + 1`), which no
 conversion needs. Importing sympy takes as long as importing numpy, onnx, ONNX Runtime and onnx_ir together. So that one
 module gets a stand-in for the name `sympy`, which imports sympy when something is asked of it.
 

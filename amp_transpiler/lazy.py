@@ -1,4 +1,4 @@
-"""Modules that are imported by name, when they are first used: a package's public names, and single modules.
+"""Imports modules by name, when they are first used: a package's public names, and single modules.
 
 Only this module imports modules of the package by name (and `aliases`, which is a part of the import system). Tools
 that follow imports cannot see such an import, so tests/test_layers.py lists who asks for one, and why.

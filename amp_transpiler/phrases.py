@@ -1,4 +1,4 @@
-"""Phrases that messages and reports share: a number with its noun, and the first few of many names."""
+"""Shares phrases between messages and reports: a number with its noun, and the first few of many names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the options of a call to its plan: by which policy is decided, and what is asked of the result.
+"""Turns the options of a call into its plan: by which policy is decided, and what is asked of the result.
 
 A wrong option is reported here, before the model is read.
 """
@@ -35,7 +35,7 @@ Step: TypeAlias = Callable[[Policy, ConversionOptions], Policy]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What a call asks for, before anything is known of its model.
+    """Says what a call asks for, before anything is known of its model.
 
     Attributes:
         options: the options, with the values that count.

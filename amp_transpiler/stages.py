@@ -1,4 +1,4 @@
-"""The stages of a conversion, in their order; `pipeline.py` lists them. A stage reads a job and adds to it."""
+"""Runs the stages of a conversion, in their order; `pipeline.py` lists them. A stage reads a job and adds to it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _load(job: Job) -> None:
         policy = policy_for(request, options)
     policy = dataclasses.replace(policy, limits=limits_by_output(job.loaded, policy.limits))
     job.source = _with_algorithms(job.loaded, policy)
-    # Verification compares with the source, and level auto may write it: they work on a program of their own.
+    # Verification compares with the source, and level auto may write it: they work on a separate program.
     needs_source = options.verify or policy.objective != "rules" or not isinstance(job.src, (str, os.PathLike))
     job.program = job.source.clone() if needs_source else job.source
     job.policy = policy if options.optimize else _with_program(policy, job.program, options)
@@ -94,9 +94,9 @@ def _with_algorithms(source: Program, policy: Policy) -> Program:
     """Return a program whose graph is followed by the training algorithms that it carries; itself if there are none."""
     if not source.training_info or policy.copies:
         return source
-    whole = source.clone()
-    merge(whole)
-    return whole
+    merged = source.clone()
+    merge(merged)
+    return merged
 
 
 def _with_its_outputs(program: Program) -> Program:

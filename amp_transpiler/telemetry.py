@@ -1,4 +1,4 @@
-"""ONNX Runtime's telemetry, which is switched off before ONNX Runtime is imported.
+"""Switches ONNX Runtime's telemetry off before ONNX Runtime is imported.
 
 Its wheels for Linux and macOS send what they do to Microsoft unless an environment variable says otherwise. They read
 it once, while they are imported. Processes that this one starts inherit it.

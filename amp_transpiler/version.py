@@ -1,4 +1,4 @@
-"""The version of the package, where every layer may read it."""
+"""Tells the version of the package, where every layer may read it."""
 
 import importlib.metadata
 

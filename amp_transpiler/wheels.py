@@ -1,7 +1,7 @@
-"""The ONNX Runtime that is installed: one module, which any of several wheels brings.
+"""Checks the ONNX Runtime that is installed: one module, which any of several wheels brings.
 
 No wheel of ONNX Runtime is a dependency of this package: `onnxruntime`, `onnxruntime-gpu` and their sisters install
-the same module over each other, and other packages bring one of their own. Whichever is there is used.
+the same module over each other, and other packages bring another one. Whichever is there is used.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Facts about a conversion, worked out for its report: what was decided, what it takes and what is at risk."""
+"""Works out facts about a conversion for its report: what was decided, what it takes and what is at risk."""

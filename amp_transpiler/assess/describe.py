@@ -1,4 +1,4 @@
-"""Describing a conversion in its report: from the source before a conversion, and from the result after it."""
+"""Describes a conversion in its report: from the source before a conversion, and from the result after it."""
 
 from __future__ import annotations
 

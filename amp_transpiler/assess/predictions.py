@@ -1,4 +1,4 @@
-"""Predicted times and measured errors in a report: of the whole, of every node, and along the curve between both."""
+"""Fills predicted times and measured errors into a report: of the whole, of every node, and along the curve of both."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def as_its_source(report: ReportRecord) -> None:
     times = report.times
 
     def source_times() -> PredictedTimes:
-        known = times() if callable(times) else times
-        return dataclasses.replace(known, result=known.fp32, result_in_graph=known.fp32_in_graph)
+        predicted_times = times() if callable(times) else times
+        return dataclasses.replace(
+            predicted_times, result=predicted_times.fp32, result_in_graph=predicted_times.fp32_in_graph
+        )
 
     report.times = source_times
 
@@ -75,8 +77,8 @@ def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program 
     aims: tuple[Objective, ...] = ("time", "low")
     for objective in aims:
         program = prepared.clone()
-        made = convert(program, dataclasses.replace(policy, objective=objective), ranges)
-        if any(decision.precision == "low" for decision in made.assignment.decisions.values()):
+        result = convert(program, dataclasses.replace(policy, objective=objective), ranges)
+        if any(decision.precision == "low" for decision in result.assignment.decisions.values()):
             return program
     return None
 

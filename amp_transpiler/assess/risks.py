@@ -1,4 +1,4 @@
-"""Notes on what other data may do to a result: values near the end of the low format's range, or near its zero."""
+"""Notes what other data may do to a result: values near the end of the low format's range, or near its zero."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def risks(report: ReportRecord, nodes: Mapping[str, ir.Node], evidence: Evidence
 
 def _precisions_at(nodes: Mapping[str, ir.Node], decided: Mapping[str, str]) -> dict[str, collections.Counter[str]]:
     """Return value -> how many of the nodes that make or read it have each precision."""
-    found: dict[str, collections.Counter[str]] = {}
+    counts: dict[str, collections.Counter[str]] = {}
     for name, node in nodes.items():
         for value in {str(value.name) for value in (*node.inputs, *node.outputs) if value is not None}:
-            found.setdefault(value, collections.Counter())[decided.get(name, "")] += 1
-    return found
+            counts.setdefault(value, collections.Counter())[decided.get(name, "")] += 1
+    return counts
 
 
 def _overflow(
@@ -54,14 +54,14 @@ def _overflow(
     """Yield which values do not fit, those apart that low nodes make or read all the same. Why, each node says."""
     # What no float32 node reads is a mask, which is limited and stays low.
     near = [item for item in near if item[0] in precisions and precisions[item[0]]["high"]]
-    for found, where in (
+    for values, where in (
         ([item for item in near if not precisions[item[0]]["low"]], "no node that makes or reads them is"),
         ([item for item in near if precisions[item[0]]["low"]], "some nodes that make or read them are"),
     ):
-        if found:
-            count = f"{counted(len(found), 'value')} {'goes' if len(found) == 1 else 'go'}"
+        if values:
+            count = f"{counted(len(values), 'value')} {'goes' if len(values) == 1 else 'go'}"
             beyond = f"beyond {policy.low.name}'s {policy.low.max:.4g} with a headroom of {policy.headroom:g}"
-            named = first_few([f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in found], _MOST_NAMED)
+            named = first_few([f"'{name}' {seen.largest:.4g} in {seen.sample}" for name, seen in values], _MOST_NAMED)
             yield f"{count} {beyond}; {where} {policy.low.name}: {named}"
 
 

@@ -1,1 +1,1 @@
-"""ONNX Runtime in a process of its own: starting it, asking it for sessions and runs, values that stay in it."""
+"""Runs ONNX Runtime in a separate process: starts it, asks it for sessions and runs, lets values stay in it."""

@@ -286,9 +286,9 @@ def default_place_name() -> str:
 
 
 @functools.cache
-def _logged_place_name(wanted: str) -> str:
+def _logged_place_name(setting: str) -> str:
     with lease() as child:
-        name, level, line = child.ask("device", wanted)
+        name, level, line = child.ask("device", setting)
     logger.log(level, line)
     return str(name)
 

@@ -1,4 +1,4 @@
-"""Values that stay in a child process: results that only further runs there read do not travel.
+"""Keeps values in a child process: results that only further runs there read do not travel.
 
 The parent holds a `KeptValue` in the place of an array, and feeds it like one. The child gives the memory back when the
 parent holds it no more, or when the last session that shares memory is closed.

@@ -1,4 +1,4 @@
-"""The magnitudes of an array: the largest, the least, counts by size, and how many become zero in another format."""
+"""Measures an array: the largest and least magnitude, counts by size, how many become zero in another format."""
 
 from __future__ import annotations
 

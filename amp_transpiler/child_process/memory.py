@@ -1,6 +1,6 @@
-"""Memory that the sessions of a child share, and that goes back when all are closed and the child is idle.
+"""Shares memory between the sessions of a child, and gives it back when all are closed and the child is idle.
 
-Each session of its own keeps the most that it ever took until it is closed: the pieces of a large program together took
+Each separate session keeps the most that it ever took until it is closed: the pieces of a large program together took
 many times what one of them needs. Without any arena the system hands out fresh pages for each tensor, which can take
 longer than to compute it.
 """

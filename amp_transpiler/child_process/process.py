@@ -71,7 +71,7 @@ def _start() -> ChildProcess:
 
 
 class _Ahead:
-    """The process that was started ahead, until somebody takes it."""
+    """The process that was started ahead, until a `Child` takes it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

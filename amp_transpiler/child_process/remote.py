@@ -1,4 +1,4 @@
-"""Sessions in a child process, with the interface of `runtime.Session`."""
+"""Opens sessions in a child process, with the interface of `runtime.Session`."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def open_plain(program: Program, child: Child | None = None) -> Iterator[RemoteS
 
     Args:
         program: the program.
-        child: the child, which may have other sessions; None for one of its own.
+        child: the child, which may have other sessions; None for a separate one.
 
     Raises:
         RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.

@@ -1,4 +1,4 @@
-"""The values that a child keeps for its parent, and runs that read and make them without copies."""
+"""Holds the values that a child keeps for its parent, and runs that read and make them without copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child process: opens sessions and runs them for its parent until the parent has gone.
+"""Runs in the child process: opens sessions and runs them for the parent until the parent has gone.
 
 `child.py` starts `python -m amp_transpiler.child_process.worker`; no user does. Requests come through standard input,
 and replies go to what was standard output. Whatever ONNX Runtime prints is thrown away.
@@ -37,7 +37,7 @@ _KILL_ME_FIRST = "500"  # of 1000: if memory runs out, the child dies and the pa
 
 
 class _Sessions:
-    """The open sessions, by a number each; a public method an operation."""
+    """Holds the open sessions, by a number each; a public method an operation."""
 
     def __init__(self) -> None:
         from amp_transpiler.child_process.values import ValueStore
@@ -63,7 +63,7 @@ class _Sessions:
             child_memory.share()
             self._is_free = False
         else:
-            self.rest()  # it has memory of its own
+            self.rest()  # it has separate memory
         model = model if isinstance(model, str) else bytes(model)
         self._next += 1
         if isinstance(way, str):
@@ -154,14 +154,14 @@ class _Sessions:
             self._is_free = True
             _trim()
 
-    def device(self, wanted: str) -> tuple[str, int, str]:
+    def device(self, setting: str) -> tuple[str, int, str]:
         """Return the place that sessions open on by default, and the line that the log says about it with its level.
 
-        `wanted` is the parent's environment variable: the parent may have changed it since this process began.
+        `setting` is the parent's environment variable: the parent may have changed it since this process began.
         """
         from amp_transpiler.runtime.places import decide_place
 
-        decision = decide_place(wanted)
+        decision = decide_place(setting)
         return str(decision.place), decision.level, decision.line
 
     def hardware(self, place: str) -> str:

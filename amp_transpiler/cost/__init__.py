@@ -1,4 +1,4 @@
-"""The cost of a program on a GPU, from its shapes: bytes and FLOPs of every node, launches, and predicted time."""
+"""Predicts the cost of a program on a GPU from its shapes: bytes and FLOPs of every node, launches, and time."""
 
 from typing import TYPE_CHECKING
 

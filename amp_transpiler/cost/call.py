@@ -1,4 +1,4 @@
-"""An operator with its operands, as the rules of kernels look at it."""
+"""Shows the rules of kernels an operator with its operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that exporters write out as several nodes, and that ONNX Runtime makes one of again: one row a form.
+"""Lists operators that exporters write as several nodes and ONNX Runtime fuses to one again: one row a form.
 
 The whole is decided as one operator: its nodes share one precision, since a float32 node in the middle would only keep
 it from being fused, and cost casts.
@@ -42,7 +42,7 @@ _ERF = "Add(Erf({scaled}), c)"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pattern:
-    """One operator in its written forms.
+    """Describes one operator in its written forms.
 
     Attributes:
         name: as messages say it.
@@ -57,7 +57,7 @@ class Pattern:
 
 
 def _halved(*factors: str) -> tuple[str, ...]:
-    """The orders in which `x`, one half and another factor are multiplied."""
+    """Return the orders in which `x`, one half and another factor are multiplied."""
     return tuple(form for factor in factors for form in (f"Mul(Mul(x, c), {factor})", f"Mul(Mul(x, {factor}), c)"))
 
 

@@ -27,7 +27,7 @@ __all__ = ["NO_PLAN", "Fused", "Plan", "joined", "plan_of"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fused:
-    """Nodes that become one operator.
+    """Describes nodes that become one operator.
 
     Attributes:
         name: the operator.
@@ -44,7 +44,7 @@ class Fused:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of the nodes of a model.
+    """Says what becomes of the nodes of a model.
 
     Attributes:
         gone: nodes that never run: computed only from constants, computed twice, or without effect.
@@ -71,9 +71,9 @@ _LAYER_NORM = tuple(
 )
 _ROOTS = tuple(f"Sqrt(Add(ReduceMean({square.format('x')}), c))" for square in _SQUARES)
 _RMS_NORM = tuple(
-    f"Mul({form.format(whole.format(root))}, w)"
+    f"Mul({form.format(quotient.format(root))}, w)"
     for root in _ROOTS
-    for whole in ("Div(x, {0})", "Mul(x, Div(c, {0}))")
+    for quotient in ("Div(x, {0})", "Mul(x, Div(c, {0}))")
     for form in ("{0}", "Cast({0})")
 )
 _SPELT = tuple(  # once this package has written them as a division
@@ -132,10 +132,10 @@ class _Planner:
     def plan(self, nodes: Iterable[ir.Node]) -> None:
         nodes = list(nodes)
         self._vanish(nodes)
-        left = [node for node in nodes if node not in self.gone]
-        for node in reversed(left):  # what ends later may hold what ends before
-            self._whole(node)
-        for node in left:
+        remaining = [node for node in nodes if node not in self.gone]
+        for node in reversed(remaining):  # what ends later may hold what ends before
+            self._find_form(node)
+        for node in remaining:
             tried: set[_TakesIn] = set()
             while rows := [row for row in _TAKES_IN.get(self._name(node), ()) if row not in tried]:
                 tried.add(rows[0])
@@ -185,12 +185,12 @@ class _Planner:
     # ---- nodes that become one ----
     def _name(self, node: ir.Node) -> str:
         """Return the operator that a node is, or is the main part of."""
-        whole = self.fused.get(node)
-        if whole is None:
+        fused = self.fused.get(node)
+        if fused is None:
             return node.op_type
-        return whole.name if whole.anchor is node else ""
+        return fused.name if fused.anchor is node else ""
 
-    def _whole(self, node: ir.Node) -> None:
+    def _find_form(self, node: ir.Node) -> None:
         if node.op_type not in _ENDS or not is_standard(node):
             return
         makers = {maker.op_type for value in node.inputs if value is not None and (maker := value.producer())}
@@ -203,19 +203,19 @@ class _Planner:
                 return
 
     def _take_in(self, node: ir.Node, row: _TakesIn) -> None:
-        whole = self.fused.get(node, Fused(node.op_type, frozenset((node,)), node, node))
-        for other in row.neighbours(self, whole):
+        fused = self.fused.get(node, Fused(node.op_type, frozenset((node,)), node, node))
+        for other in row.neighbours(self, fused):
             if other in self.fused or other in self.gone or not is_standard(other):
                 continue
-            nodes = whole.nodes | {other}
-            last = other if row.after else whole.last
+            nodes = fused.nodes | {other}
+            last = other if row.after else fused.last
             if only_read_within(nodes, last):
-                whole = Fused(row.becomes, nodes, whole.anchor, last)
-        if len(whole.nodes) > 1:
-            self._join(whole)
+                fused = Fused(row.becomes, nodes, fused.anchor, last)
+        if len(fused.nodes) > 1:
+            self._join(fused)
 
-    def _join(self, whole: Fused) -> None:
-        self.fused.update(dict.fromkeys(whole.nodes, whole))
+    def _join(self, fused: Fused) -> None:
+        self.fused.update(dict.fromkeys(fused.nodes, fused))
 
 
 _MOST_DIMENSIONS = 8
@@ -244,7 +244,7 @@ def _has_no_effect(node: ir.Node, sizes: Sizes) -> bool:
 
 
 class _Same:
-    """Values that are known to be equal: results of equal nodes, and small constants with the same numbers."""
+    """Knows which values are equal: results of equal nodes, and small constants with the same numbers."""
 
     def __init__(self) -> None:
         self._first: dict[ir.Value, object] = {}
@@ -279,7 +279,7 @@ def _key(node: ir.Node, same: _Same) -> object | None:
 # ---- what operators take in from their neighbours ----
 @dataclasses.dataclass(frozen=True, slots=True)
 class _TakesIn:
-    """A row: operators that take in a neighbour.
+    """Names, as a row, operators that take in a neighbour.
 
     Attributes:
         becomes: the operator that comes of it.
@@ -292,40 +292,40 @@ class _TakesIn:
     after: bool = False
 
 
-def _outside(whole: Fused) -> Iterator[ir.Value]:
+def _outside(fused: Fused) -> Iterator[ir.Value]:
     """Yield what a group reads from others."""
-    for node in (whole.anchor, *whole.nodes):
+    for node in (fused.anchor, *fused.nodes):
         for value in node.inputs:
-            if value is not None and value.producer() not in whole.nodes:
+            if value is not None and value.producer() not in fused.nodes:
                 yield value
 
 
-def _producers(whole: Fused, *op_types: str) -> Iterator[ir.Node]:
-    for value in dict.fromkeys(_outside(whole)):
+def _producers(fused: Fused, *op_types: str) -> Iterator[ir.Node]:
+    for value in dict.fromkeys(_outside(fused)):
         producer = value.producer()
         if producer is not None and producer.op_type in op_types:
             yield producer
 
 
-def _reader(whole: Fused, *op_types: str) -> Iterator[ir.Node]:
+def _reader(fused: Fused, *op_types: str) -> Iterator[ir.Node]:
     """Yield the only node that reads the result of a group."""
-    value = whole.last.outputs[0]
+    value = fused.last.outputs[0]
     readers = {use.node for use in value.uses()}
     if len(readers) == 1 and not value.is_graph_output():
         yield from (reader for reader in readers if reader.op_type in op_types)
 
 
-def _bias(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """An addition of a vector of constants."""
-    for node in _producers(whole, "Add"):
+def _bias(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    """Yield an addition of a vector of constants."""
+    for node in _producers(fused, "Add"):
         for value in node.inputs:
             if value is not None and planner.is_constant(value) and len(planner.sizes.shape(value) or ()) == 1:
                 yield node
 
 
-def _sum(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """An addition of two tensors of one shape, of three dimensions."""
-    for node in _producers(whole, "Add"):
+def _sum(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    """Yield an addition of two tensors of one shape, of three dimensions."""
+    for node in _producers(fused, "Add"):
         if not (planner.written or all(map(planner.sizes.is_inferred, node.inputs))):
             continue
         shapes = {planner.sizes.shape(value) for value in node.inputs}
@@ -334,14 +334,14 @@ def _sum(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
             return
 
 
-def _cast(_: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """A cast of what a normalisation reads, which is written as several nodes."""
-    return _producers(whole, "Cast") if len(whole.nodes) > 1 else iter(())
+def _cast(_: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    """Yield a cast of what a normalisation reads, which is written as several nodes."""
+    return _producers(fused, "Cast") if len(fused.nodes) > 1 else iter(())
 
 
-def _turned(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """A transposition of the last two dimensions."""
-    for node in _producers(whole, "Transpose"):
+def _turned(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    """Yield a transposition of the last two dimensions."""
+    for node in _producers(fused, "Transpose"):
         rank = len(planner.sizes.shape(node.inputs[0]) or ())
         order = list(node.attributes.get_ints("perm", range(rank - 1, -1, -1)))
         if rank >= 2 and order == [*range(rank - 2), rank - 1, rank - 2]:
@@ -356,29 +356,29 @@ def _by_number(planner: _Planner, nodes: Iterable[ir.Node]) -> Iterator[ir.Node]
             yield node
 
 
-def _scaled(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    return _by_number(planner, _producers(whole, "Mul", "Div"))
+def _scaled(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    return _by_number(planner, _producers(fused, "Mul", "Div"))
 
 
-def _then_scaled(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    return _by_number(planner, _reader(whole, "Mul", "Div"))
+def _then_scaled(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    return _by_number(planner, _reader(fused, "Mul", "Div"))
 
 
-def _then_biased(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """An addition to the product of two matrices."""
-    if len(planner.sizes.shape(whole.last.outputs[0]) or ()) == 2 and len(whole.nodes) == 1:
-        for node in _reader(whole, "Add"):
+def _then_biased(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    """Yield an addition to the product of two matrices."""
+    if len(planner.sizes.shape(fused.last.outputs[0]) or ()) == 2 and len(fused.nodes) == 1:
+        for node in _reader(fused, "Add"):
             if any(value is not None and planner.is_constant(value) for value in node.inputs):
                 yield node
 
 
-def _folded(planner: _Planner, whole: Fused) -> Iterator[ir.Node]:
-    """What becomes part of a convolution's weights: a normalisation, or channels scaled and shifted by constants."""
-    for node in _reader(whole, "BatchNormalization"):
+def _folded(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
+    """Yield what becomes part of a convolution's weights: a normalisation, or constant scales and shifts a channel."""
+    for node in _reader(fused, "BatchNormalization"):
         if all(value is not None and constant_of(value) is not None for value in node.inputs[1:]):
             yield node
-    shape = planner.sizes.shape(whole.last.outputs[0]) or ()
-    for node in _reader(whole, "Mul", "Add"):
+    shape = planner.sizes.shape(fused.last.outputs[0]) or ()
+    for node in _reader(fused, "Mul", "Add"):
         for value in node.inputs:
             sizes = planner.sizes.shape(value) if value is not None and planner.is_constant(value) else None
             channels = (1, shape[1], *(1,) * (len(shape) - 2)) if len(shape) > 2 else ()
@@ -426,8 +426,8 @@ def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, written: bool = False) 
 
 
 def joined(plan: Plan, together: Iterable[Collection[ir.Node]]) -> Plan:
-    """Return the plan with more groups of nodes, of which none may be in one of its own."""
-    taken = {node for whole in plan.fused for node in whole.nodes}
+    """Return the plan with more groups of nodes, of which none may be in a group of the plan."""
+    taken = {node for fused in plan.fused for node in fused.nodes}
     more = []
     for nodes in map(frozenset, together):
         last = next((node for node in nodes if not _is_read_in(node, nodes)), None)

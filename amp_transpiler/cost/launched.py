@@ -1,4 +1,4 @@
-"""The kernels that ONNX Runtime's CUDA provider launches for an operator: what each of them goes through.
+"""Lists the kernels that ONNX Runtime's CUDA provider launches for an operator, and what each goes through.
 
 Rows by operator: elementwise kernels by how their operands lie, reductions in one pass or two, moves, and for products
 and convolutions the kernels around them. An operator without a row is one kernel that no price list knows.
@@ -65,7 +65,7 @@ def _binary(call: Call) -> list[Work]:
 
 
 def _variadic(call: Call) -> list[Work]:
-    """Two at a time, or up to eight where all have one shape."""
+    """Add two operands at a time, or up to eight where all have one shape."""
     count = len(call.inputs)
     if count <= 2:
         return _binary(call) if count == 2 else []
@@ -81,7 +81,7 @@ def _where(call: Call) -> list[Work]:
 
 # ---- rows ----
 def _normalized(call: Call) -> list[Work]:
-    """One block of threads a row: many rows hide each other's waits."""
+    """Give each row one block of threads: many rows hide each other's waits."""
     shape = call.shape(0)
     axis = call.attribute("axis", -1) % max(1, len(shape))
     rows, row = math.prod(shape[:axis]), math.prod(shape[axis:])
@@ -97,7 +97,7 @@ def _softmax(call: Call) -> list[Work]:
 
 
 def _batch_norm(call: Call) -> list[Work]:
-    """In a low format scale, bias and both statistics become float32 first."""
+    """Cast scale, bias and both statistics of a low format to float32 first."""
     channels = call.sizes.elements(call.inputs[1]) if len(call.inputs) > 1 else 0
     casts = [call.work("Cast to 32 bits", elements=channels, count=4)] if call.format in LOW else []
     return [*casts, call.work("BatchNormalization")]
@@ -105,7 +105,7 @@ def _batch_norm(call: Call) -> list[Work]:
 
 # ---- reductions ----
 def _reduced(call: Call) -> list[Work]:
-    """Fast for sums and means over leading or trailing dimensions; else cuDNN's, which writes float32 first."""
+    """Sum fast over leading or trailing dimensions; else cuDNN reduces, which writes float32 first."""
     shape = call.shape(0)
     axes = _axes(call, len(shape))
     remaining = [index for index, size in enumerate(shape) if index not in axes and size != 1]
@@ -145,7 +145,7 @@ def _gather(call: Call) -> list[Work]:
 
 
 def _scatter(call: Call) -> list[Work]:
-    """One thread walks a row of the updates."""
+    """Let one thread walk a row of the updates."""
     updates, indices = call.shape(2), call.shape(1)
     row = math.prod(updates[len(indices) - 1 :]) if call.op == "ScatterND" and indices else 1
     return [call.work("Scatter", elements=math.prod(updates), steps=row)]

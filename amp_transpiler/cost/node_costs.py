@@ -42,7 +42,7 @@ SMALL = 100  # elements of a constant that ONNX Runtime leaves on the host as we
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCost:
-    """The work of one run of a node on a GPU.
+    """Counts the work of one run of a node on a GPU.
 
     Attributes:
         node: the node.
@@ -101,23 +101,23 @@ def traffic(
 def costs_of(model: ir.Model, sizes: Sizes, plan: Plan, *, tf32: bool = True) -> list[NodeCost]:
     """Return the cost of every node: see `traffic`."""
     wide: Rate = "tf32" if tf32 else "float32"
-    wholes = {node: whole for whole in plan.fused for node in whole.nodes}
+    fused_at = {node: fused for fused in plan.fused for node in fused.nodes}
     on_host: set[ir.Value] = set()
     is_quantized = plan is not NO_PLAN and any(node.op_type == "DequantizeLinear" for node in model.graph)
     costs = []
     for node in all_nodes(model):
-        whole = wholes.get(node)
+        fused = fused_at.get(node)
         if _is_on_host(node, on_host, sizes, plan):
             on_host.update(node.outputs)
             costs.append(_nothing(node))
         elif _runs_elsewhere(node):
             costs.append(_casts_around(node, sizes))
-        elif node in plan.gone or (whole is not None and whole.anchor is not node):
+        elif node in plan.gone or (fused is not None and fused.anchor is not node):
             costs.append(_nothing(node))
         else:
-            cost = _cost(node, sizes, wide) if whole is None else _cost_of_whole(whole, sizes, wide)
-            if node.op_type == "Conv" and (adds_bias(node) or whole is not None):
-                cost = dataclasses.replace(cost, launches=2)  # ONNX Runtime adds the bias in a launch of its own
+            cost = _cost(node, sizes, wide) if fused is None else _cost_of_fused(fused, sizes, wide)
+            if node.op_type == "Conv" and (adds_bias(node) or fused is not None):
+                cost = dataclasses.replace(cost, launches=2)  # ONNX Runtime adds the bias in a separate launch
             if is_quantized and node.op_type in MOVES:
                 cost = dataclasses.replace(cost, launches=cost.launches + requantized(node))
             cost = _repeated(cost, sizes.runs(node.graph))
@@ -134,7 +134,7 @@ def _nothing(node: ir.Node) -> NodeCost:
 
 
 def _casts_around(node: ir.Node, sizes: Sizes) -> NodeCost:
-    """Casts to float32 and back, which ONNX Runtime adds around a kernel of the CPU that is only for float32.
+    """Return the cost of the casts that ONNX Runtime adds around a kernel of the CPU that is only for float32.
 
     They run on the CPU as well, hence no launches. Their bytes count at the rate of the device, which is less than
     what they take.
@@ -154,26 +154,26 @@ def _repeated(cost: NodeCost, runs: int) -> NodeCost:
     return dataclasses.replace(cost, kernels=kernels, **counted)
 
 
-def _cost_of_whole(whole: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
-    """One operator: it reads what comes from outside, once, and writes the last result."""
-    cost = _cost(whole.anchor, sizes, wide)
-    if whole.name == "Gemm":
-        biases = [value for value in whole.last.inputs if value and value.producer() not in whole.nodes]
-        alone = any(sizes.elements(value) != sizes.elements(whole.last.outputs[0]) for value in biases)
-        cost = dataclasses.replace(cost, launches=1 + alone)
-    read = {value for node in whole.nodes for value in node.inputs if value and value.producer() not in whole.nodes}
+def _cost_of_fused(fused: Fused, sizes: Sizes, wide: Rate) -> NodeCost:
+    """Return the cost of one operator: it reads what comes from outside, once, and writes the last result."""
+    cost = _cost(fused.anchor, sizes, wide)
+    if fused.name == "Gemm":
+        biases = [value for value in fused.last.inputs if value and value.producer() not in fused.nodes]
+        adds_bias_apart = any(sizes.elements(value) != sizes.elements(fused.last.outputs[0]) for value in biases)
+        cost = dataclasses.replace(cost, launches=1 + adds_bias_apart)
+    read = {value for node in fused.nodes for value in node.inputs if value and value.producer() not in fused.nodes}
     cost = dataclasses.replace(
         cost,
         launches=max(1, cost.launches),
         read=sum(map(sizes.bytes, read)),
-        written=sum(map(sizes.bytes, whole.last.outputs)),
+        written=sum(map(sizes.bytes, fused.last.outputs)),
         copied=0,
     )
-    return dataclasses.replace(cost, kernels=_kernels_of_fused(whole, cost, sizes))
+    return dataclasses.replace(cost, kernels=_kernels_of_fused(fused, cost, sizes))
 
 
 def _kernels_of_fused(fused: Fused, cost: NodeCost, sizes: Sizes) -> tuple[Work, ...]:
-    """The kernels of a fused operator: those of a product with a bias, or those that go through the result."""
+    """Return the kernels of a fused operator: of a product with a bias, or those that go through the result."""
     anchor, output = fused.anchor, fused.last.outputs[0]
     if cost.flops:
         call = Call(fused.name or anchor.op_type, anchor, tuple(anchor.inputs), output, sizes, cost.rate, biased=True)

@@ -1,6 +1,6 @@
-"""Prices: the seconds of every node of a float32 program, low and high, and of the casts between them.
+"""Prices every node of a float32 program, low and high, and the casts between them, in seconds.
 
-They are what a minimum cut adds up. So each node has a price of its own, the longer of its time on the device and that
+They are what a minimum cut adds up. So each node has its price, the longer of its time on the device and that
 of its launches; the sum is a little more than `predict` says, where the host runs ahead of a long kernel.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["Prices", "prices"]
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """What nodes and casts cost on a device.
+    """Says what nodes and casts cost on a device.
 
     What ONNX Runtime will fuse has one price, that of the node which computes most; the others of the group cost
     nothing. So do nodes that it folds or leaves to the host, and constants, which are cast when the model is written.
@@ -110,7 +110,7 @@ def prices(
         high=high,
         costs_low=costs_low,
         costs_high=costs_high,
-        fused=tuple(whole.nodes for whole in plan.fused),
+        fused=tuple(fused.nodes for fused in plan.fused),
         device=device,
         format=low,
         sizes=sizes,

@@ -1,4 +1,4 @@
-"""Operators as rows of data: what their CUDA kernels read, compute and launch.
+"""Lists operators as rows of data: what their CUDA kernels read, compute and launch.
 
 Operators that are in no table read all of their inputs, write all of their outputs and are one launch. The exceptions
 were counted on ONNX Runtime's CUDA provider, one node at a time (`lab/launches.py`).
@@ -92,13 +92,13 @@ def _conv_transpose(node: ir.Node, sizes: Sizes) -> int:
 
 
 def _attention(node: ir.Node, sizes: Sizes) -> int:
-    """Scores and their product with the values; query is [B, S, D] or [B, H, S, D], and so is the key."""
+    """Count the scores and their product with the values; query and key are [B, S, D] or [B, H, S, D]."""
     query, key = _shape(node, 0, sizes), _shape(node, 1, sizes) or _shape(node, 0, sizes)
     return 4 * math.prod(query) * key[-2] if query else 0
 
 
 def _packed_attention(node: ir.Node, sizes: Sizes) -> int:
-    """As above, with the projections of query, key and value before it: input [B, S, I], weight [I, 3 D]."""
+    """Count attention with the projections before it: input [B, S, I], weight [I, 3 D] of query, key and value."""
     tokens, weight = _shape(node, 0, sizes), _shape(node, 1, sizes)
     if len(tokens) != 3 or len(weight) != 2:
         return 0
@@ -107,7 +107,7 @@ def _packed_attention(node: ir.Node, sizes: Sizes) -> int:
 
 
 def _recurrent(node: ir.Node, sizes: Sizes) -> int:
-    """Of each step the product with W [directions, gates, inputs] and R [directions, gates, hidden]."""
+    """Count each step's product with W [directions, gates, inputs] and R [directions, gates, hidden]."""
     steps = math.prod(_shape(node, 0, sizes)[:2])
     return 2 * steps * sum(math.prod(_shape(node, index, sizes)) for index in (1, 2))
 
@@ -133,12 +133,12 @@ def _gemm(node: ir.Node, sizes: Sizes) -> int:
 
 
 def adds_bias(node: ir.Node) -> bool:
-    """Return whether a convolution adds its bias in a launch of its own unless ONNX Runtime fuses the two."""
+    """Return whether a convolution adds its bias in a separate launch unless ONNX Runtime fuses the two."""
     return node.op_type == "Conv" and _has(node, 2)
 
 
 def _reduce_mean(node: ir.Node, sizes: Sizes) -> int:
-    """Over leading or trailing dimensions: add, then divide; over others cuDNN does both."""
+    """Add, then divide over leading or trailing dimensions; over others cuDNN does both."""
     shape = _shape(node, 0, sizes)
     axes = _axes(node, len(shape))
     remaining = [index for index, size in enumerate(shape) if index not in axes and size != 1]
@@ -153,7 +153,7 @@ def _axes(node: ir.Node, rank: int) -> set[int]:
 
 
 def _variadic(node: ir.Node, sizes: Sizes) -> int:
-    """Eight operands of one shape at once, then the sum with seven more; two at a time where shapes differ."""
+    """Add eight operands of one shape at once, then the sum with seven more; two at a time where shapes differ."""
     if len(node.inputs) == 1:
         return 0  # a copy
     if len({sizes.shape(value) for value in node.inputs}) == 1:
@@ -170,19 +170,19 @@ def _is_low(node: ir.Node, sizes: Sizes) -> bool:
 
 
 def _batch_norm(node: ir.Node, sizes: Sizes) -> int:
-    """In a low format scale, bias and both statistics become float32 first."""
+    """Cast scale, bias and both statistics of a low format to float32 first."""
     return 5 if _is_low(node, sizes) else 1
 
 
 def _fused_attention(node: ir.Node, sizes: Sizes) -> int:
-    """Low formats: projection, bias, one kernel, and one for the mask. float32: scores, softmax and both transposes."""
+    """Launch projection, bias, a kernel and one for the mask if low; scores, softmax and both transposes in float32."""
     if not node.domain:  # ONNX's own operator: transposed there and back
         return 5 if _has(node, 3) else 3
     return 3 + _has(node, 3) if _is_low(node, sizes) else 6
 
 
 def _multi_head_attention(node: ir.Node, sizes: Sizes) -> int:
-    """Low formats: one kernel, and three where a bias is added; a mask of keys keeps them from it."""
+    """Launch one kernel in low formats, and three where a bias is added; a mask of keys keeps them from it."""
     if not _is_low(node, sizes) or _has(node, 4):
         return 7
     return 4 if _has(node, 3) else 1
@@ -193,13 +193,13 @@ def _embedding(node: ir.Node, _: Sizes) -> int:
 
 
 def _recurrent_launches(node: ir.Node, _: Sizes) -> int:
-    """One call of cuDNN; the results of two directions are put in order, and lengths of sequences are looked at."""
+    """Call cuDNN once; order the results of two directions, and look at the lengths of sequences."""
     direction = node.attributes.get("direction")
     return 1 + (direction is not None and direction.value == "bidirectional") + _has(node, 4)
 
 
 def _dequantized(node: ir.Node, _: Sizes) -> int:
-    """ONNX Runtime gives every reader of dequantized numbers a node of its own."""
+    """ONNX Runtime gives every reader of dequantized numbers a separate node."""
     return max(1, len({use.node for use in node.outputs[0].uses()}))
 
 
@@ -271,7 +271,7 @@ LAUNCHES: Mapping[str, Number] = MappingProxyType(
 
 # ---- what the kernels of one node hand to each other through memory ----
 def _attention_scratch(node: ir.Node, sizes: Sizes) -> int:
-    """Query, key and value before and after the bias; in float32 the scores, before and after the softmax, too."""
+    """Keep query, key and value before and after the bias, in float32 the scores before and after the softmax, too."""
     result, heads = sizes.shape(node.outputs[0]) or (), _attribute(node, "num_heads", 1)
     if len(result) != 3 or LAUNCHES[node.op_type](node, sizes) == 1:
         return 0
@@ -291,7 +291,7 @@ def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
     if not node.outputs:
         return 0
     op, written = node.op_type, sizes.bytes(node.outputs[0])
-    if op in ALIASES:  # an output of a graph has memory of its own
+    if op in ALIASES:  # an output of a graph has separate memory
         return written if node.outputs[0].is_graph_output() else 0
     if op in VARIADIC and len(node.inputs) == 1:
         return written
@@ -307,7 +307,7 @@ def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
 
 
 def in_place(node: ir.Node) -> bool:
-    """Return whether a scatter overwrites its first input: a result in memory of its own that nothing else reads.
+    """Return whether a scatter overwrites its first input: a result in separate memory that nothing else reads.
 
     A look-up may read it too: it runs first, since it was written first. ONNX Runtime's ScatterElements always copies.
     """
@@ -330,5 +330,5 @@ def _is_one_piece(source: tuple[int, ...], taken: tuple[int, ...]) -> bool:
     """Whether a slice is one stretch of memory: all before the sliced dimension is 1, all behind it whole."""
     if not source:
         return False
-    cut = [index for index, (whole, part) in enumerate(zip(source, taken, strict=False)) if whole != part]
+    cut = [index for index, (size, part) in enumerate(zip(source, taken, strict=False)) if size != part]
     return len(source) == len(taken) and len(cut) <= 1 and math.prod(taken[: cut[0] if cut else 0]) == 1

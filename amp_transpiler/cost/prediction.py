@@ -36,7 +36,7 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prediction:
-    """The time of one run.
+    """Holds the predicted time of one run.
 
     Attributes:
         milliseconds: from the first call of the host to the end of the last kernel.
@@ -155,7 +155,7 @@ SMALLEST = 32  # below, products are thin, and a dimension of size 1 is moved an
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Curve:
-    """The costs of a model's nodes as polynomials in one dimension: bytes and operations are at most its square.
+    """Writes the costs of nodes as polynomials in one dimension: bytes and operations are at most its square.
 
     Attributes:
         costs: at three sizes: `step`, twice and three times as much.

@@ -1,4 +1,4 @@
-"""The kernels of matrix products and convolutions: fast or slow by alignment, and what runs around them."""
+"""Lists the kernels of matrix products and convolutions: fast or slow by alignment, and what runs around them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def multiplied(call: Call) -> list[Work]:
 
 
 def _pointers(call: Call, first: tuple[int, ...], second: tuple[int, ...]) -> list[Work]:
-    """Matrices of which one stack is shorter are found by pointers, which the host copies in every run."""
+    """Find matrices of which one stack is shorter by pointers, which the host copies in every run."""
     if math.prod(second[:-2]) > 1 and math.prod(first[:-2]) != math.prod(second[:-2]):
         return [Work("Pointers to matrices", call.rate, 0, count=3)]
     return []
@@ -83,7 +83,7 @@ def convolved(call: Call) -> list[Work]:
 
 
 def _convolution(call: Call, weight: tuple[int, ...], result: tuple[int, ...], flops: int, size: int) -> Work:
-    """An implicit product; where its result has few tiles, each walks the whole inner dimension by itself."""
+    """Multiply implicitly; where the result has few tiles, each walks the whole inner dimension by itself."""
     side = max(weight[2:])
     inner = (weight[0] if call.op == "ConvTranspose" else weight[1]) * math.prod(weight[2:])
     tiles = math.ceil(result[0] * math.prod(result[2:]) / TILE) * math.ceil(result[1] / TILE)

@@ -64,7 +64,7 @@ def _embedding(_: ir.Node, shapes: Shapes) -> Shapes:
 
 
 def _recurrent(node: ir.Node, shapes: Shapes) -> Shapes:
-    """Data [steps, batch, inputs] and recurrent weights [directions, hidden, gates]."""
+    """Take data [steps, batch, inputs] and recurrent weights [directions, hidden, gates]."""
     data, weights = shapes[0], shapes[2]
     if not data or not weights:
         return [None]
@@ -77,12 +77,12 @@ def _few_bits(node: ir.Node, shapes: Shapes) -> Shapes:
 
 
 def _like_the_first(node: ir.Node, shapes: Shapes) -> Shapes:
-    """Operators of one input, of several that are spread over each other, and those that nobody knows."""
+    """Return the first shape: of operators of one input, of several spread over each other, and of unknown ones."""
     return [shapes[0] if shapes else None] * len(node.outputs)
 
 
 def _joined(node: ir.Node, shapes: Shapes) -> Shapes:
-    """QLinearConcat: scale and zero point of the result, then data, scale and zero point of each part."""
+    """Join parts of QLinearConcat: inputs are scale and zero point of the result, then data and both of each part."""
     parts = [shape for shape in shapes[2::3] if shape]
     if not parts:
         return [None]
@@ -92,7 +92,7 @@ def _joined(node: ir.Node, shapes: Shapes) -> Shapes:
 
 
 def _spread(_: ir.Node, shapes: Shapes) -> Shapes:
-    """QLinearAdd and QLinearMul: data, scale and zero point of each operand."""
+    """Spread operands of QLinearAdd and QLinearMul, each of which has data, scale and zero point."""
     return [np.broadcast_shapes(*(shape for shape in shapes[:6:3] if shape is not None))]
 
 
@@ -279,17 +279,17 @@ class ShapeWalk:
             self._branches(node, graphs, runs)
 
     def _branches(self, node: ir.Node, graphs: list[ir.Graph], runs: int) -> None:
-        """Outputs are like those of the branch that runs; of the one with more nodes where that is not known.
+        """Give outputs the shapes of the branch that runs; of the one with more nodes where that is not known.
 
         That one counts as run, and the other is `rare`.
         """
         condition = self._content(node.inputs[0]) if is_standard(node) and node.op_type == "If" else None
-        wanted = None
+        taken = None
         if condition is not None:
-            wanted = "then_branch" if condition.any() else "else_branch"
+            taken = "then_branch" if condition.any() else "else_branch"
         for name, graph in bodies(node):
-            self._walk(graph, runs if wanted in (None, name) else 0)
-        if wanted is None and node.op_type == "If":
+            self._walk(graph, runs if taken in (None, name) else 0)
+        if taken is None and node.op_type == "If":
             smaller = min(graphs, key=lambda graph: sum(1 for _ in graph.all_nodes()))
             self.rare.update((smaller, *(body for inner in smaller.all_nodes() for _, body in bodies(inner))))
         for index, value in enumerate(node.outputs):
@@ -312,7 +312,7 @@ class ShapeWalk:
                 self._set(value, shape if index < states else (trips, *shape), self._dtype(result))
 
     def _scan(self, node: ir.Node, body: ir.Graph, runs: int) -> None:
-        """Along the first dimension; `sequence_lens`, at opset 8, is in front of the inputs."""
+        """Walk a Scan along the first dimension; `sequence_lens`, at opset 8, is in front of the inputs."""
         first, scanned = len(node.inputs) - len(body.inputs), node.attributes.get_int("num_scan_inputs", 0)
         states, trips = len(body.inputs) - scanned, 1
         axes = node.attributes.get_ints("scan_input_axes", ()) or (0,) * scanned

@@ -1,4 +1,4 @@
-"""The shape and type of every value, by name, with sizes for what a model leaves open."""
+"""Looks up the shape and type of every value by name, with sizes for what a model leaves open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNNAMED = 1  # the size of a dimension that has neither a size nor a name with o
 
 
 class Sizes:
-    """How many elements and bytes each value of a model has.
+    """Says how many elements and bytes each value of a model has.
 
     Attributes:
         is_open: whether inputs of the model may have other sizes in another run.
@@ -151,8 +151,8 @@ def _symbols(model: ir.Model, dims: Mapping[str, int]) -> tuple[dict[str, int], 
     sizes = shapes(inputs, next(guesses(inputs)), symbols) if inputs else {}
     names = {name for info in inputs for dim in info.dims or () if isinstance(dim, str) for name in _parts(dim)}
     if unknown := sorted(set(dims) - names):
-        known = ", ".join(sorted(names)) or "none"
-        raise OptionError(f"no input has an open dimension '{unknown[0]}'; open dimensions with a name: {known}")
+        available = ", ".join(sorted(names)) or "none"
+        raise OptionError(f"no input has an open dimension '{unknown[0]}'; open dimensions with a name: {available}")
     open_inputs = {str(value.name): Tensor(value.dtype, sizes[str(value.name)]) for value in opened if value.dtype}
     return symbols, open_inputs
 
@@ -195,9 +195,9 @@ def _concrete(proto: onnx.ModelProto, symbols: Mapping[str, int], inputs: Mappin
         for node in graph.node:
             if node.op_type == "STFT" and all(attribute.name != "onesided" for attribute in node.attribute):
                 node.attribute.append(onnx.helper.make_attribute("onesided", 1))  # ONNX infers as if it were 0
-    known = [info for info in proto.graph.value_info if _sizes(info) is not None]
+    typed = [info for info in proto.graph.value_info if _sizes(info) is not None]
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(known)  # operators that ONNX does not know may be between
+    proto.graph.value_info.extend(typed)  # operators that ONNX does not know may be between
     for info in proto.graph.output:
         if _sizes(info) is None:
             info.type.tensor_type.ClearField("shape")

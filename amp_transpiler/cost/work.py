@@ -1,4 +1,4 @@
-"""The work of a kernel, and the seconds that it takes: by the price list, or by a rule where it has no row."""
+"""Defines the work of a kernel, and the seconds that it takes: by the price list, or by a rule without a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that only the command has; `conversion.py` holds those of the conversions that it runs."""
+"""Declares the options that only the command has; `conversion.py` holds those of the conversions that it runs."""
 
 from __future__ import annotations
 

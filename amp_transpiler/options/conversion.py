@@ -1,4 +1,4 @@
-"""The options of a conversion, which `transpile` takes and the command has flags for.
+"""Declares the options of a conversion, which `transpile` takes and the command has flags for.
 
 After a change run `python scripts/option_docs.py`: it writes the signature and the docstring of `transpile`, and the
 page about the command; a test fails until that is done. Text in backticks is code. `--help` reads the fields, so this

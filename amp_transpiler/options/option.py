@@ -1,4 +1,4 @@
-"""How an option is declared: `option()` gives a field of a record its default, its flags, its words and its check."""
+"""Declares an option: `option()` gives a field of a record its default, its flags, its words and its check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes values of the texts behind the command's flags; `argparse` shows what is wrong with one that is none."""
+"""Converts the texts behind the command's flags to values; `argparse` shows what is wrong with a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option as a row, for `--help`, pages and messages; and what a user means who calls one by another name."""
+"""Lists every option as a row, for `--help`, pages and messages; finds what a user means by another name of one."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def flag_for(flag: str) -> str:
         return ""
     if not option.flags:
         return f"{flag} is no option of the command: {option.name!r} is a parameter of transpile only"
-    own = [row.flags[-1] for row in OPTIONS if row is option or (row.parameter and row.parameter == option.parameter)]
-    if own[0].startswith("--no-") and not _plain(flag).startswith("no_"):
-        return f"{flag} is the default; {own[0]} switches it off"
-    return f"{flag} is {', '.join(own)} on the command line; see amp-transpile --help all"
+    flags = [row.flags[-1] for row in OPTIONS if row is option or (row.parameter and row.parameter == option.parameter)]
+    if flags[0].startswith("--no-") and not _plain(flag).startswith("no_"):
+        return f"{flag} is the default; {flags[0]} switches it off"
+    return f"{flag} is {', '.join(flags)} on the command line; see amp-transpile --help all"
 
 
 def _meant(name: str) -> Option | None:
     """Return the option that a user means, by any of its names: a flag, a parameter, with dashes or underscores."""
-    wanted = _plain(name)
+    plain = _plain(name)
     for option in OPTIONS:
         names = (option.name, option.parameter or "", *option.flags, *_OTHER_NAMES.get(option.name, ()))
-        if wanted in map(_plain, names):
+        if plain in map(_plain, names):
             return option
     return None
 
@@ -70,24 +70,24 @@ def named_as_in_the_table(function: Callable[P, R]) -> Callable[P, R]:
     Raises:
         WrongTypeError: by the function, which is a TypeError, too.
     """
-    known = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
-            if name not in known:
-                raise WrongTypeError(f"{function.__name__} has no parameter {name!r}{_other_name(name, known)}")
+            if name not in parameters:
+                raise WrongTypeError(f"{function.__name__} has no parameter {name!r}{_other_name(name, parameters)}")
         return function(*args, **kwargs)
 
     return checked
 
 
-def _other_name(name: str, known: Mapping[str, object]) -> str:
+def _other_name(name: str, parameters: Mapping[str, object]) -> str:
     from amp_transpiler.graph.name_matching import did_you_mean  # few calls are wrong
 
     option = _meant(name)
     if option is None:
-        return did_you_mean(name, known) or "; see help(transpile)"
+        return did_you_mean(name, parameters) or "; see help(transpile)"
     if option.parameter is None:
         return f": {option.flags[-1]} is an option of the command only; the report that transpile returns has it all"
     flag = option.flags[-1] if option.flags else option.metavar

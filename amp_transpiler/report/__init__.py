@@ -1,4 +1,4 @@
-"""The report of a conversion: the record, and its forms as a table, an explanation, JSON and HTML."""
+"""Reports a conversion: holds the record, and its forms as a table, an explanation, JSON and HTML."""
 
 from amp_transpiler.report.comparison import OutputComparison
 from amp_transpiler.report.drawn import DeviceDraws

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: styles, pictures and a small script inline, nothing fetched.
+"""Writes the report as one self-contained HTML page: styles, pictures and a small script inline, nothing fetched.
 
 Everything can be read without the script, which only sorts and filters. The page's own policy lets a browser run that
 script and no other, and fetch nothing: names come from models, and are not trusted.
@@ -62,7 +62,7 @@ def page(reports: Sequence[tuple[ReportRecord, str | None]]) -> str:
 
 
 def summary(report: ReportRecord) -> str:
-    """Return a few lines for a notebook, which has styles of its own: the counts, the worst outputs and the verdict."""
+    """Return a few lines for a notebook, which has its own styles: the counts, the worst outputs and the verdict."""
     counts = ", ".join(
         f"{sum(kind_of(row.precision) == precision for row in report.decisions)} {precision_name(precision, report)}"
         for precision in KINDS
@@ -104,7 +104,7 @@ def render(template: str, **values: Any) -> str:
             script=Markup(script),  # noqa: S704  ours
             policy=f"{_POLICY}; script-src 'sha256-{digest}'",
             versions=", ".join(
-                f"{name} {found}" for name, found in package_versions().items() if name != "json_format"
+                f"{name} {version}" for name, version in package_versions().items() if name != "json_format"
             ),
             **values,
         )
@@ -182,7 +182,7 @@ def _model(report: ReportRecord, error: str | None, anchor: str) -> dict[str, An
 
 
 def _nodes_words(report: ReportRecord) -> str:
-    """Say what in the table of nodes does not explain itself."""
+    """Explain what in the table of nodes does not explain itself."""
     words = [_ATTRIBUTES] if any(row.attributes for row in report.decisions) else []
     if any(row.histogram for row in report.decisions):
         words.append(_MAGNITUDES.format(low=report.dtype))

@@ -1,4 +1,4 @@
-"""The report as JSON: every field, and the versions of the packages that produced it."""
+"""Writes the report as JSON: every field, and the versions of the packages that produced it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def plain(value: Any) -> Any:
         return str(value)
     number = value.item() if hasattr(value, "item") else value  # numpy scalars
     if isinstance(number, float) and not math.isfinite(number):
-        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+        infinity = "Infinity" if number > 0 else "-Infinity"
+        return "NaN" if math.isnan(number) else infinity
     if isinstance(number, (bool, int, float, str)):
         return number
     raise TypeError(f"cannot put a {type(value).__name__} into JSON: {value!r}")

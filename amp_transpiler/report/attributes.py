@@ -1,4 +1,4 @@
-"""The attributes of a node in words, long values cut."""
+"""Puts the attributes of a node into words, long values cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of the HTML report: inline SVG, coloured by the page's own style sheet, no script."""
+"""Draws the charts of the HTML report: inline SVG, coloured by the page's own style sheet, no script."""
 
 from __future__ import annotations
 

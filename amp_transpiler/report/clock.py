@@ -1,4 +1,4 @@
-"""Timing the phases of a conversion, and reporting progress to the caller."""
+"""Times the phases of a conversion, and reports progress to the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The difference between an output of the result and that of the fp32 program."""
+"""Records the difference between an output of the result and that of the fp32 program."""
 
 from __future__ import annotations
 

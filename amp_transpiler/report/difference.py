@@ -1,4 +1,4 @@
-"""Two models side by side: the record of `amp-transpile diff`, and its tables."""
+"""Shows two models side by side: the record of `amp-transpile diff`, and its tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Counts = Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """A model in numbers.
+    """Describes a model in numbers.
 
     Attributes:
         source: its path.
@@ -82,13 +82,13 @@ class NodeDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference between two models.
+    """Compares two models.
 
     Attributes:
         first, second: both in numbers.
         device: the device that times are predicted for.
         nodes: nodes that both have, whose precision differs.
-        only_first, only_second: names of nodes that one of them alone has, without casts.
+        only_first, only_second: names of nodes that only one of them has, without casts.
         outputs: output -> the second model's against the first one's; empty if nothing was compared.
         compared: on what the outputs were compared, or why they were not.
     """
@@ -133,7 +133,7 @@ def facts_table(difference: Difference) -> PageTable:
             _beside(human_time, first.milliseconds, second.milliseconds),
         ),
     ]
-    cells = tuple((Cell(name), Cell(one, "n"), Cell(other, "n")) for name, one, other in rows)
+    cells = tuple((Cell(name), Cell(before, "n"), Cell(after, "n")) for name, before, after in rows)
     return PageTable("The models", (("", ""), *((title, "n") for title in difference.titles)), cells)
 
 
@@ -145,15 +145,15 @@ def _beside(text: Callable[[Any], str], first: float | None, second: float | Non
 def operators_table(difference: Difference) -> PageTable:
     """Return the operators whose numbers or precisions differ, the most frequent first."""
     first, second = difference.first.operators, difference.second.operators
-    found = [op for op in {*first, *second} if first.get(op, {}) != second.get(op, {})]
-    most = {op: max(sum(side.get(op, {}).values()) for side in (first, second)) for op in found}
+    differing = [op for op in {*first, *second} if first.get(op, {}) != second.get(op, {})]
+    most = {op: max(sum(side.get(op, {}).values()) for side in (first, second)) for op in differing}
     titles = difference.titles
     columns: list[Column[str]] = [
         Column("operator", lambda op: op),
         Column(titles[0], lambda op: _counted(first.get(op, {}))),
         Column(titles[1], lambda op: _counted(second.get(op, {}))),
     ]
-    return table_of("Operators that differ", columns, sorted(found, key=lambda op: (-most[op], op)))
+    return table_of("Operators that differ", columns, sorted(differing, key=lambda op: (-most[op], op)))
 
 
 def _counted(counts: Counts) -> str:
@@ -185,8 +185,8 @@ def difference_text(difference: Difference) -> RenderableType:
     ):
         if table.rows:
             parts += [Text(f"\n{len(table.rows)} {title}", style="bold"), *_some(table)]
-    if alone := list(_alone(difference, _NAMES)):
-        parts.append(Text("\n" + "\n".join(alone)))
+    if lines := list(_only_in_one(difference, _NAMES)):
+        parts.append(Text("\n" + "\n".join(lines)))
     parts.append(Text(f"\noutputs: {printable(difference.compared)}", style="bold"))
     if difference.outputs:
         parts.append(outputs_text(outputs_worst_first(difference.outputs.values())))
@@ -200,8 +200,8 @@ def _some(table: PageTable) -> Iterator[RenderableType]:
         yield Text(f"and {len(table.rows) - len(shown)} more (--json and --report have them all)", style="dim")
 
 
-def _alone(difference: Difference, most: int | None) -> Iterator[str]:
-    """Yield which nodes one of the models alone has."""
+def _only_in_one(difference: Difference, most: int | None) -> Iterator[str]:
+    """Yield which nodes only one of the models has."""
     for title, names in zip(difference.titles, (difference.only_first, difference.only_second), strict=True):
         if names:
             yield f"{len(names)} only in {printable(title)}: {first_few([*map(printable, names)], most or len(names))}"
@@ -219,6 +219,6 @@ def difference_page(difference: Difference) -> str:
         facts=facts_table(difference),
         operators=operators_table(difference),
         nodes=nodes_difference_table(difference),
-        alone=list(_alone(difference, 200)),
+        alone=list(_only_in_one(difference, 200)),
         outputs=outputs_table(difference.outputs.values()),
     )

@@ -1,4 +1,4 @@
-"""The record of a device's arithmetic, emulated: how far outputs are from fp32 in several draws of noise."""
+"""Records a device's emulated arithmetic: how far outputs are from fp32 in several draws of noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line per node: its precision and the reason, in columns, so that `grep` finds whole entries."""
+"""Writes one line per node: its precision and the reason, in columns, so that `grep` finds whole entries."""
 
 from __future__ import annotations
 

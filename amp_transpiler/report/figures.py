@@ -1,4 +1,4 @@
-"""The figures of an output: one row each, for the table and the page."""
+"""Lists the figures of an output: one row each, for the table and the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frontier as a picture: error against predicted time, or against the share of low nodes."""
+"""Draws the frontier: error against predicted time, or against the share of low nodes."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _scaled(numbers: Sequence[float], first: float, last: float) -> list[float]:
 
 def _decades(points: Sequence[FrontierPoint]) -> tuple[int, int]:
     """Return the powers of ten that the picture shows; errors below it, and none at all, are at its lower end."""
-    found = [point.error for point in points if 0 < point.error < math.inf]
-    if not found:
+    errors = [point.error for point in points if 0 < point.error < math.inf]
+    if not errors:
         return -4, 0
-    low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
+    low, high = math.floor(math.log10(min(errors))), math.ceil(math.log10(max(errors)))
     if any(point.error == 0 for point in points):
         low -= 1
     high = max(high, low + 1)
@@ -62,7 +62,10 @@ def _heights(points: Sequence[FrontierPoint]) -> list[float]:
 
 
 def _height(error: float, low: int, high: int) -> float:
-    decade = low if error <= 0 else math.log10(error) if error < math.inf else high
+    if error <= 0:
+        decade: float = low
+    else:
+        decade = math.log10(error) if error < math.inf else high
     share = (min(max(decade, low), high) - low) / (high - low)
     return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
 
@@ -93,10 +96,10 @@ def _tick(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _dot(point: FrontierPoint, x: float, y: float) -> Iterator[str]:
-    known = "measured" if point.measured else "predicted"
+    basis = "measured" if point.measured else "predicted"
     time = "" if point.milliseconds is None else f", {human_time(point.milliseconds)}"
-    words = f"{percent(point.error)} {known}{time}, {percent(point.low_share)} low, {point.casts} casts"
-    yield f'<circle class="{known}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(words)}</title></circle>'
+    words = f"{percent(point.error)} {basis}{time}, {percent(point.low_share)} low, {point.casts} casts"
+    yield f'<circle class="{basis}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(words)}</title></circle>'
     if point.chosen:
         yield f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="10"/>'
         anchor, side = ("end", -16) if x > _WIDTH / 2 else ("start", 16)

@@ -1,4 +1,4 @@
-"""The result in a sentence, and the predicted times in words: what every form of the report begins with."""
+"""Says the result in a sentence, and the predicted times in words, with which every form of the report begins."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def headline(report: ReportRecord) -> str:
     casts = "1 cast" if report.casts == 1 else f"{report.casts} casts"
     low = choice if report.dtype == "float32" else report.low_nodes
     parts = [f"{low} of {choice} float nodes run in {report.dtype}, with {casts}"]
-    if kept := kept_words(report):
-        parts = [f"{kept[0].upper()}{kept[1:]}"]
+    if words := kept_words(report):
+        parts = [f"{words[0].upper()}{words[1:]}"]
     if predicted := predicted_words(report):
         parts.append(f"predicted {predicted}")
     errors = [output.relative for output in report.outputs.values() if has_floats(output)]

@@ -1,4 +1,4 @@
-"""The record of a device that ran the written file, with the errors of the emulation beside those measured."""
+"""Records what a device that ran the written file measured, beside the errors of the emulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the page: heads, cells, and what a cell sorts by."""
+"""Holds tables of the page: heads, cells, and what a cell sorts by."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Cell:
         """The key as a script reads numbers; empty without any, and for what is no number."""
         if self.key is None or math.isnan(self.key):
             return ""
-        return str(self.key) if math.isfinite(self.key) else "Infinity" if self.key > 0 else "-Infinity"
+        infinity = "Infinity" if self.key > 0 else "-Infinity"
+        return str(self.key) if math.isfinite(self.key) else infinity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

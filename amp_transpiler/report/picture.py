@@ -1,6 +1,6 @@
-"""The picture of a converted graph: a level for each scope, whose boxes are nodes and inner scopes.
+"""Draws a converted graph: a level for each scope, whose boxes are nodes and inner scopes.
 
-Each level is an SVG picture of its own of at most some forty boxes, however large the graph is. A reader opens scopes
+Each level is a separate SVG picture of at most some forty boxes, however large the graph is. A reader opens scopes
 one by one, without a script. The colours are the page's.
 """
 
@@ -38,7 +38,7 @@ _KINDS = ("low", "high", "cast", "untouched")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Level:
-    """A scope of the graph.
+    """Shows a scope of the graph.
 
     Attributes:
         anchor: where links lead to.
@@ -57,11 +57,11 @@ class Level:
 
 def graphs_of(program: Program) -> tuple[tuple[str, Outline], ...]:
     """Return the graph of a program and every body in it, each with its path, without weights and constants."""
-    found = [(scope.path, scope.graph) for scope in scopes(program.model)]
-    if sum(len(graph) for _, graph in found) > MOST_NODES:
+    graphs = [(scope.path, scope.graph) for scope in scopes(program.model)]
+    if sum(len(graph) for _, graph in graphs) > MOST_NODES:
         return ()
     held, outputs = program.persistables, program.outputs
-    return tuple((path, _drawn(outline(graph, held, () if path else outputs))) for path, graph in found)
+    return tuple((path, _drawn(outline(graph, held, () if path else outputs))) for path, graph in graphs)
 
 
 def _drawn(graph: Outline) -> Outline:
@@ -87,7 +87,7 @@ def levels_of(report: ReportRecord, prefix: str) -> tuple[Level, ...]:
 
 
 class _Facts:
-    """What the report knows about nodes, by their names."""
+    """Holds what the report knows about nodes, by their names."""
 
     def __init__(self, report: ReportRecord, prefix: str) -> None:
         self.rows: Mapping[str, DecisionRow] = {row.name: row for row in report.decisions}
@@ -97,7 +97,7 @@ class _Facts:
 
 @dataclasses.dataclass(slots=True)
 class _Sum:
-    """What is known about the nodes of a box."""
+    """Sums up what is known about the nodes of a box."""
 
     kinds: collections.Counter[str]
     share: float | None
@@ -195,13 +195,13 @@ class _Drawing:
         inputs = [value for value in self._graph.inputs if value in readers][:_VALUES]
         outputs = [value for value in self._graph.outputs if value in self._makers][:_VALUES]
         more = len(inputs)
-        found = {(source + more, target + more): values for (source, target), values in between.items()}
+        shifted = {(source + more, target + more): values for (source, target), values in between.items()}
         for place, value in enumerate(inputs):
-            found.update({(place, reader + more): [value] for reader in sorted(readers[value])})
+            shifted.update({(place, reader + more): [value] for reader in sorted(readers[value])})
         for place, value in enumerate(outputs, more + len(boxes)):
-            found[member_of[self._makers[value]] + more, place] = [value]
+            shifted[member_of[self._makers[value]] + more, place] = [value]
         ends = [[self._value_box(value, what) for value in some] for some, what in ((inputs, "in"), (outputs, "out"))]
-        return [*ends[0], *boxes, *ends[1]], found
+        return [*ends[0], *boxes, *ends[1]], shifted
 
     def _value_box(self, value: str, what: str) -> _Box:
         kind = self._graph.types.get(value, "?")
@@ -209,7 +209,7 @@ class _Drawing:
 
     def _node_box(self, index: int) -> _Box:
         node = self._graph.nodes[index]
-        made = [f"{value}: {self._graph.types.get(value, '?')}" for value in node.outputs]
+        outputs = [f"{value}: {self._graph.types.get(value, '?')}" for value in node.outputs]
         types = [self._graph.types.get(value, "?").partition("[")[0] for value in node.outputs]
         label = node.operator.rpartition("::")[2]
         if node.precision == "cast":
@@ -217,7 +217,7 @@ class _Drawing:
         else:
             small = node.precision or next(iter(types), "")
         row = self._facts.rows.get(node.name)
-        words = [f"{node.operator} {node.name}", *([row.reason] if row is not None else []), *made]
+        words = [f"{node.operator} {node.name}", *([row.reason] if row is not None else []), *outputs]
         total = self._sum((index,))
         if total.share is not None:
             words.append(f"{percent(total.share)} of the squared error")
@@ -232,12 +232,12 @@ class _Drawing:
         return _Box(_cut(group.title), small, title, "group", level.anchor, _heat(total.share), kinds)
 
     def _sum(self, nodes: Iterable[int]) -> _Sum:
-        own = [self._graph.nodes[index] for index in nodes]
-        rows = [row for row in (self._facts.rows.get(node.name) for node in own) if row is not None]
+        chosen = [self._graph.nodes[index] for index in nodes]
+        rows = [row for row in (self._facts.rows.get(node.name) for node in chosen) if row is not None]
         times = [row.milliseconds for row in rows if row.milliseconds is not None]
         shares = [self._facts.shares[row.name] for row in rows if row.name in self._facts.shares]
         return _Sum(
-            collections.Counter(map(_kind, own)),
+            collections.Counter(map(_kind, chosen)),
             sum(shares) if shares else None,
             sum(times) if times else None,
         )
@@ -247,7 +247,8 @@ class _Drawing:
         types = [self._graph.types.get(value, "?") for value in values]
         more = f" and {len(values) - 1} more" if len(values) > 1 else ""
         kinds = {text.partition("[")[0] for text in types}
-        colour = "high" if "float32" in kinds else "low" if kinds & {"float16", "bfloat16"} else "other"
+        without_high = "low" if kinds & {"float16", "bfloat16"} else "other"
+        colour = "high" if "float32" in kinds else without_high
         return colour, f"{values[0]}: {types[0]}{more}"
 
 

@@ -1,4 +1,4 @@
-"""The words for the precision of a node, the same in tables, Python, JSON and pages."""
+"""Names the precision of a node by the same words in tables, Python, JSON and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The magnitudes of a node's numbers as a small picture in a table: inline SVG, coloured by the style sheet."""
+"""Draws the magnitudes of a node's numbers as a small picture in a table: inline SVG, coloured by the style sheet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe: a conversion in a file, to be replayed on the model or on the next export of it.
+"""Keeps a conversion in a file, the recipe, to be replayed on the model or on the next export of it.
 
 It holds the options that differ from their defaults, the precision of every node that has one, the digest of the model
 and the versions of the packages that decided. In TOML:
@@ -101,7 +101,7 @@ _FORMS: Mapping[str, tuple[Callable[[object], bool], str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedNode:
-    """The decision about a node.
+    """Records the decision about a node.
 
     Attributes:
         op: its operator, with its domain unless that is ONNX's own.
@@ -116,7 +116,7 @@ class RecordedNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """A conversion that can be replayed.
+    """Records a conversion so that it can be replayed.
 
     Attributes:
         options: parameter of `transpile` -> its value, as TOML can hold it.
@@ -178,17 +178,17 @@ class Recipe:
         except (OSError, ValueError) as error:  # no TOML, no UTF-8, a number of thousands of digits
             raise InputError(f"recipe {name}: cannot be read: {visible(str(error), 100)}") from error
         if not _is_count(record.get("format")) or record["format"] != FORMAT:
-            found = visible(str(record.get("format", "none")), 40)
-            raise InputError(f"recipe {name}: its format is {found}, expected {FORMAT}: write it anew, --save-recipe")
+            version = visible(str(record.get("format", "none")), 40)
+            raise InputError(f"recipe {name}: its format is {version}, expected {FORMAT}: write it anew, --save-recipe")
         options = _table(record, "options", name)
         if unknown := sorted(set(options) - set(forms)):
             shown = visible(unknown[0], 40)
             raise InputError(f"recipe {name}: unknown option '{shown}'; expected some of {', '.join(forms)}")
         for option, value in options.items():
-            known = [_FORMS[form] for form in forms[option]]
-            if not any(fits(value) for fits, _ in known):
-                shown, wanted = visible(repr(value), 60), " or ".join(words for _, words in known)
-                raise InputError(f"recipe {name}: option {option!r} is {shown}, expected {wanted}")
+            forms_of_option = [_FORMS[form] for form in forms[option]]
+            if not any(fits(value) for fits, _ in forms_of_option):
+                shown, expected = visible(repr(value), 60), " or ".join(words for _, words in forms_of_option)
+                raise InputError(f"recipe {name}: option {option!r} is {shown}, expected {expected}")
         made_from = _table(record, "made_from", name)
         nodes = {key: _node(key, entry, name) for key, entry in _table(record, "nodes", name).items()}
         versions = {key: str(value) for key, value in _table(record, "versions", name).items()}
@@ -196,10 +196,10 @@ class Recipe:
 
     def arguments(self) -> dict[str, Any]:
         """Return the options as `transpile` takes them."""
-        found = {"prefer": _FIRST_PREFERENCE, **self.options}
-        if isinstance(lists := found.get("amp_lists"), Mapping):
-            found["amp_lists"] = UserLists(*(frozenset(lists.get(kind, ())) for kind in _LISTS))
-        return found
+        options = {"prefer": _FIRST_PREFERENCE, **self.options}
+        if isinstance(lists := options.get("amp_lists"), Mapping):
+            options["amp_lists"] = UserLists(*(frozenset(lists.get(kind, ())) for kind in _LISTS))
+        return options
 
     def settled(self) -> dict[str, Settled]:
         """Return the decisions as a policy takes them."""
@@ -224,13 +224,13 @@ class Recipe:
             and row.name not in others
             and self.nodes[row.name].precision != kind_of(row.precision)
         ]
-        found = [
+        counts = [
             _counted(gone, "only in the recipe"),
             _counted(new, "only in the model, decided anew"),
             _counted(others, "with another operator than in the recipe"),
             _counted(changed, "without the recipe's precision, which they cannot have"),
         ]
-        said = [text for text in found if text]
+        said = [text for text in counts if text]
         if said and self.sha256 and sha256 and self.sha256 != sha256:
             said.insert(0, f"the recipe was made from another file ({self.model})")
         return said
@@ -284,10 +284,10 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _table(record: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
-    found = record.get(key, {})
-    if not isinstance(found, dict):
-        raise InputError(f"recipe {name}: {key!r} is {visible(repr(found), 60)}, expected a table")
-    return found
+    table = record.get(key, {})
+    if not isinstance(table, dict):
+        raise InputError(f"recipe {name}: {key!r} is {visible(repr(table), 60)}, expected a table")
+    return table
 
 
 def _node(key: str, entry: Any, name: str) -> RecordedNode:

@@ -1,4 +1,4 @@
-"""The outcome of a conversion as a plain record: the pipeline fills it; table, page, JSON and recipe read it."""
+"""Records the outcome of a conversion: the pipeline fills it; table, page, JSON and recipe read it."""
 
 from __future__ import annotations
 

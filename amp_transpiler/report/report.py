@@ -1,4 +1,4 @@
-"""The report as users have it: the record, and its forms as methods."""
+"""Defines the report as users have it: the record, with its forms as methods."""
 
 from __future__ import annotations
 

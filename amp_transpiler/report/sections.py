@@ -1,4 +1,4 @@
-"""The tables of the page, one function each."""
+"""Makes the tables of the page, one function each."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def steps_table(report: ReportRecord) -> PageTable:
 
 def reasons_table(report: ReportRecord) -> PageTable:
     """Return how many nodes of each precision there are for each reason."""
-    rows = [(precision, *found) for precision in KINDS for found in reasons(report, precision)]
+    rows = [(precision, *entry) for precision in KINDS for entry in reasons(report, precision)]
     columns: list[Column[tuple[Kind, str, int]]] = [
         Column("precision", lambda row: precision_name(row[0], report), kind=lambda row: row[0]),
         Column("nodes", lambda row: str(row[2]), key=lambda row: row[2]),
@@ -233,9 +233,9 @@ def _bounds(rows: Sequence[DecisionRow]) -> str:
     for row in rows:
         if row.bound:
             spent[row.bound] = spent.get(row.bound, 0.0) + (row.milliseconds or 0.0)
-    whole = math.fsum(spent.values())
+    total = math.fsum(spent.values())
     ordered = sorted(spent.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {time / whole:.0%}" for name, time in ordered)
+    return ", ".join(f"{name} {time / total:.0%}" for name, time in ordered)
 
 
 _SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32", "bound by", "reason", "to change it")

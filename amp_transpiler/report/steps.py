@@ -1,4 +1,4 @@
-"""The ways of a training step's states over several steps, in fp32 and in the converted program."""
+"""Records the ways of a training step's states over several steps, in fp32 and in the converted program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["StateWay", "StepsComparison"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StateWay:
-    """How far a state came in the steps, and how far off it ended.
+    """Records how far a state came in the steps, and how far off it ended.
 
     Attributes:
         name: the state's input.
@@ -42,7 +42,7 @@ class StateWay:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepsComparison:
-    """The training step, run for several steps in fp32 and in the converted program, its states fed back.
+    """Compares a training step that ran for several steps in fp32 and in the converted program, its states fed back.
 
     Attributes:
         steps: how many steps were run.

@@ -1,4 +1,4 @@
-"""The report as one screen of text: the decisions, their cost, and the accuracy of the result."""
+"""Prints the report on one screen: the decisions, their cost, and the accuracy of the result."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def summary(report: ReportRecord, *, failed: bool = False) -> RenderableType:
     parts: list[RenderableType] = [_title(report, failed=failed), _facts(report, failed=failed)]
     if slower := slower_words(report):
         parts.insert(0, Text(slower, style="bold red"))
-    if kept := kept_words(report):
-        parts.insert(0, Text(printable(kept), style="bold"))
+    if words := kept_words(report):
+        parts.insert(0, Text(printable(words), style="bold"))
     if report.outputs:
         parts.append(_outputs(report))
     if report.frontier:
@@ -241,7 +241,7 @@ def outputs_text(outputs: Sequence[OutputComparison]) -> RenderableType:
 
 
 class _Outputs:
-    """The figures of outputs, without those that no output has, and without the spared ones where room is short."""
+    """Shows the figures of outputs, without those that no output has, and the spared ones where room is short."""
 
     def __init__(self, outputs: Sequence[OutputComparison]) -> None:
         self._outputs = outputs
@@ -271,7 +271,7 @@ class _Outputs:
         for figure in figures:
             table.add_column(figure.head, justify="right", no_wrap=True)
         for output in self._outputs:
-            cells = (Text(one.of(output), style="bold red" if one.is_bad(output) else "") for one in figures)
+            cells = (Text(figure.of(output), style="bold red" if figure.is_bad(output) else "") for figure in figures)
             table.add_row(Text(printable(output.name)), printable(output.dtype), *cells)
         return table
 

@@ -1,4 +1,4 @@
-"""A table of the page, as text for the terminal."""
+"""Prints a table of the page as text for the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts: how much is known about a result, in a word, and what that rests on.
+"""Says in a word how much is known about a result, and what that rests on.
 
 Whoever writes a verdict makes a `Judgement`; whoever asks about one asks for its word or for a part of its basis
 (`judgement_of`), never for words of the sentence that reports hold.
@@ -54,7 +54,7 @@ SENTENCES: Mapping[Verdict, str] = types.MappingProxyType(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict; as text it is one sentence.
+    """States a verdict; as text it is one sentence.
 
     Attributes:
         word: how much is known.

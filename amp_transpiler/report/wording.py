@@ -1,4 +1,4 @@
-"""Words that every form of the report shares: names of precisions, reasons grouped, and remarks."""
+"""Shares words between all forms of the report: names of precisions, grouped reasons, and remarks."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ __all__ = [
 _QUANTIZED = re.compile(r"(?:com\.microsoft::)?(?:QLinear\w+|\w*QuantizeLinear|\w*Integer\w*|QAttention|QGemm)")
 _HARDLY_SMALLER = 0.95
 
-# Made by ONNX Runtime's optimizer, some of them for the CPU alone.
+# Made by ONNX Runtime's optimizer, some of them for the CPU only.
 _FUSED = re.compile(r"com\.microsoft::Fused\w+|com\.microsoft\.nchwc::\w+")
 
 
 def human_number(value: float) -> str:
     """Return three significant digits, or `0`, `nan`, `inf`."""
-    return "0" if value == 0 else f"{value:.2e}" if math.isfinite(value) else str(value)
+    if value == 0:
+        return "0"
+    return f"{value:.2e}" if math.isfinite(value) else str(value)
 
 
 def human_time(milliseconds: float) -> str:
@@ -67,7 +69,7 @@ def speed_words(before: float | None, after: float | None) -> str:
 
 
 def opset_words(before: int, after: int) -> str:
-    """Return the opset, or both if it changed; a model of other domains alone has none of ONNX's own."""
+    """Return the opset, or both if it changed; a model of only other domains has none of ONNX's own."""
     names = ["none of ONNX's own" if opset == 0 else str(opset) for opset in (before, after)]
     return names[0] if before == after else " -> ".join(names)
 
@@ -108,13 +110,13 @@ def training_words(steps: StepsComparison) -> str:
 
 def state_lines(states: Sequence[State]) -> list[str]:
     """Return a line a role of a training step's states: `2 parameters: w, b; masters: w_fp32_master_0, ...`."""
-    found: dict[str, list[State]] = {}
+    by_role: dict[str, list[State]] = {}
     for state in states:
-        found.setdefault(state.role, []).append(state)
+        by_role.setdefault(state.role, []).append(state)
     lines = []
-    for role, own in found.items():
-        line = f"{counted(len(own), role)}: {first_few([state.input for state in own])}"
-        masters = [state.master for state in own if state.master]
+    for role, members in by_role.items():
+        line = f"{counted(len(members), role)}: {first_few([state.input for state in members])}"
+        masters = [state.master for state in members if state.master]
         lines.append(f"{line}; masters: {first_few(masters)}" if masters else line)
     return lines
 
@@ -142,8 +144,8 @@ def remarks(report: ReportRecord) -> tuple[str, ...]:
         return report.notes
     if report.low_nodes or not report.decisions:
         return *_hardly_profits(report), *report.notes
-    found = reasons(report, "high") or reasons(report, "untouched")
-    reason, count = found[0]
+    counted_reasons = reasons(report, "high") or reasons(report, "untouched")
+    reason, count = counted_reasons[0]
     # Without a low node, casts come from inputs, outputs or parameters that the user wants in the low format.
     subject = "no node" if report.casts else "nothing"
     return (

@@ -1,4 +1,4 @@
-"""The few nodes that matter most: those that spoil the result, and those that float32 costs most time."""
+"""Picks the few nodes that matter most: those that spoil the result, and those that float32 costs most time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MOST = 10
 
 def worst_sources(report: ReportRecord, most: int = MOST) -> list[DecisionRow]:
     """Return the low nodes that add most to the error of the worst output, the worst first."""
-    found = [row for row in report.decisions if kind_of(row.precision) == "low" and row.error]
-    return sorted(found, key=lambda row: (-(row.error or 0.0), row.name))[:most]
+    low = [row for row in report.decisions if kind_of(row.precision) == "low" and row.error]
+    return sorted(low, key=lambda row: (-(row.error or 0.0), row.name))[:most]
 
 
 def costliest_fp32(report: ReportRecord, most: int = MOST) -> list[DecisionRow]:
     """Return the float32 nodes whose predicted time is longest, the longest first."""
-    found = [row for row in report.decisions if kind_of(row.precision) == "high" and row.milliseconds_fp32]
-    return sorted(found, key=lambda row: (-(row.milliseconds_fp32 or 0.0), row.name))[:most]
+    high = [row for row in report.decisions if kind_of(row.precision) == "high" and row.milliseconds_fp32]
+    return sorted(high, key=lambda row: (-(row.milliseconds_fp32 or 0.0), row.name))[:most]
 
 
 def squared_error_shares(report: ReportRecord) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Sums scattered into zeros, in the zeros' own memory."""
+"""Scatters sums into zeros in the zeros' own memory."""
 
 from __future__ import annotations
 

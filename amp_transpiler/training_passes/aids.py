@@ -1,4 +1,4 @@
-"""Aids for a training step in lower precision: masters for low parameters, and loss scaling, as the user wishes."""
+"""Gives a training step aids in lower precision, as the user wishes: masters for low parameters, and loss scaling."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _make_low(program: Program, policy: Policy) -> tuple[Policy, tuple[str, ...]
 
 
 def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
-    """Scale the loss; return why not, if so."""
+    """Scale the loss; return the reason if it cannot be scaled."""
     if not step.gradients:
         return ()  # the wishes warn of that
     if step.loss_scale:
@@ -111,6 +111,6 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
 def _record(program: Program, step: TrainingStep) -> None:
     """Make `step` the program's, and write its bindings down, for whoever runs the file."""
     program.step = step
-    if program.merged is None:  # training_info has bindings of its own
+    if program.merged is None:  # training_info has separate bindings
         program.model.metadata_props[UPDATES_KEY] = json.dumps(step.bindings)
     program.touch()

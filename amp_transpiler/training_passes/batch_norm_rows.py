@@ -1,4 +1,4 @@
-"""BatchNormalization in training by rows, one a channel, in few passes over the data; all sizes must be known.
+"""Computes BatchNormalization in training by rows, one a channel, in few passes over the data; needs all sizes.
 
 LayerNormalization of the rows gives the normalised data in their own type, and mean and inverse deviation in float32,
 by one kernel. A BatchNormalization with given statistics, which is another, scales and shifts. The gradient `g` of the
@@ -38,13 +38,13 @@ _TINY = 1e-36  # in place of epsilon for gradients: it must be small beside the 
 def can_be_rows(x: ir.Value, opset: int) -> bool:
     """Whether the data can be normalised by rows."""
     mixes = all(signature(_CONTRIB, op, 1) is not None for op in ("HyperConnectionPostMix", "HyperConnectionPreMix"))
-    known = is_static(x) and len(shape_of(x)) > 1 and math.prod(shape_of(x)) > 0
-    return known and mixes and opset >= _LAYER_NORM and x.dtype in _TYPES
+    has_sizes = is_static(x) and len(shape_of(x)) > 1 and math.prod(shape_of(x)) > 0
+    return has_sizes and mixes and opset >= _LAYER_NORM and x.dtype in _TYPES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rows:
-    """Data [N, C, ...] with one row a channel, normalised.
+    """Holds normalised data [N, C, ...] with one row a channel.
 
     Attributes:
         shape: of the data.
@@ -59,12 +59,12 @@ class Rows:
 
     @property
     def channels(self) -> int:
-        """C."""
+        """The number of channels, C."""
         return self.shape[1]
 
     @property
     def count(self) -> int:
-        """The numbers of a channel."""
+        """How many numbers a channel has."""
         return math.prod(self.shape) // self.channels
 
     @property
@@ -166,7 +166,7 @@ def _of_data(builder: GraphBuilder, data: Rows, gradient: Rows, scale: ir.Value,
 
 
 def _to_rows(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    """[N, C, ...] as [C, n]: a view if there is one sample or channel."""
+    """Return [N, C, ...] as [C, n]: as a view if there is one sample or channel."""
     n, c, *rest = shape_of(x)
     if n != 1 and c != 1:
         x = builder.transpose(x, [1, 0, *range(2, 2 + len(rest))])

@@ -1,4 +1,4 @@
-"""Transposes that undo each other."""
+"""Removes transposes that undo each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Casts of many values done by one cast."""
+"""Casts many values by one cast."""
 
 from __future__ import annotations
 

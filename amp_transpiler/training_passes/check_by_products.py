@@ -1,4 +1,4 @@
-"""The check for infinity by matrix products with zeros."""
+"""Checks gradients for infinity by matrix products with zeros."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def _rewrite(model: ir.Model, node: ir.Node, parts: Iterable[ir.Value]) -> None:
     builder = GraphBuilder(model, before=node, metadata={ROLE_KEY: "optimize"}, prefix="check/")
     alike: dict[ir.DataType | None, list[ir.Value]] = {}
     for value in parts:
-        left = _left(builder, value)
-        alike.setdefault(left.dtype, []).append(left)
+        remainder = _remainder(builder, value)
+        alike.setdefault(remainder.dtype, []).append(remainder)
     joined = [values[0] if len(values) == 1 else builder.concat(values, 0) for values in alike.values()]
     wide = [builder.high(value) for value in joined]
-    whole = wide[0] if len(wide) == 1 else builder.concat(wide, 0)
-    total = builder.reduce("ReduceSum", whole, None, keepdims=False)
+    vector = wide[0] if len(wide) == 1 else builder.concat(wide, 0)
+    total = builder.reduce("ReduceSum", vector, None, keepdims=False)
     result = node.outputs[0]
     (reader, *others) = [use.node for use in result.uses()]
     if is_widened(reader) and not others:
@@ -118,7 +118,7 @@ def _rewrite(model: ir.Model, node: ir.Node, parts: Iterable[ir.Value]) -> None:
         remove_unread(node)
 
 
-def _left(builder: GraphBuilder, value: ir.Value) -> ir.Value:
+def _remainder(builder: GraphBuilder, value: ir.Value) -> ir.Value:
     """Return what is left of a tensor: a vector of zeros and NaN."""
     tensor = _checked(value)
     if tensor is None:

@@ -1,4 +1,4 @@
-"""Removal of the Identities that only give values further names."""
+"""Removes the Identities that only give values further names."""
 
 from __future__ import annotations
 

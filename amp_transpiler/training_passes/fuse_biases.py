@@ -1,4 +1,4 @@
-"""A matrix product and the bias added to it, as one Gemm."""
+"""Fuses a matrix product and the bias added to it to one Gemm."""
 
 from __future__ import annotations
 

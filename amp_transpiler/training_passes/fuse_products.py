@@ -1,4 +1,4 @@
-"""Transposes and factors of matrix products, as attributes of ONNX Runtime's FusedMatMul."""
+"""Makes transposes and factors of matrix products attributes of ONNX Runtime's FusedMatMul."""
 
 from __future__ import annotations
 

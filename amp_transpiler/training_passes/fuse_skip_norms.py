@@ -1,4 +1,4 @@
-"""Sums before a LayerNormalization, and the bias before them, as ONNX Runtime's SkipLayerNormalization."""
+"""Fuses sums before a LayerNormalization, and the bias before them, to ONNX Runtime's SkipLayerNormalization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which chains of an optimizer are computed together: those that compute the same, where it pays."""
+"""Plans which chains of an optimizer are computed together: those that compute the same, where it pays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amp_transpiler.training_passes.update_chains import Chain, is_scalar, sourc
 __all__ = ["CPU_WORTH", "CUDA_WORTH", "MOST_INPUTS", "Group", "Worth", "plan_groups", "runs_of"]
 
 MOST_INPUTS = 32  # ONNX Runtime's CUDA kernels join and split so many tensors by a table in the kernel's arguments
-_MOST_ROWS = 1 << 18  # with scalars of their own: a number for each row
+_MOST_ROWS = 1 << 18  # with separate scalars: a number for each row
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

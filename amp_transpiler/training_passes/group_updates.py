@@ -1,4 +1,4 @@
-"""Updates of parameters computed together: one chain of operators for many parameters."""
+"""Computes the updates of many parameters together, by one chain of operators."""
 
 from __future__ import annotations
 
@@ -370,14 +370,14 @@ class _Writing:
             self._row.update((value, (matrix, row)) for row, value in enumerate(values))
             self._hand_out_scalars([value for value in values if self._is_wanted(value)], builder)
             return
-        wanted: dict[ir.DataType | None, dict[int, list[ir.Value]]] = {}  # type it is cast to -> member -> what to make
+        reads: dict[ir.DataType | None, dict[int, list[ir.Value]]] = {}  # type it is cast to -> member -> what to make
         for index, value in enumerate(values):
             for cast in [use.node for use in value.uses() if use.node not in self._grouped and _narrows(use.node)]:
                 result = cast.outputs[0]
-                wanted.setdefault(result.dtype, {}).setdefault(index, []).append(result)
+                reads.setdefault(result.dtype, {}).setdefault(index, []).append(result)
             if self._is_wanted(value):
-                wanted.setdefault(None, {}).setdefault(index, []).append(value)
-        for dtype, members in wanted.items():
+                reads.setdefault(None, {}).setdefault(index, []).append(value)
+        for dtype, members in reads.items():
             source = matrix if dtype is None else builder.cast(matrix, dtype)
             for index, part in self._split(builder, group, source, members).items():
                 for value in members[index]:
@@ -408,13 +408,13 @@ class _Writing:
         return value.is_graph_output() or any(not _narrows(node) for node in others)
 
     def _split(
-        self, builder: GraphBuilder, group: Group, matrix: ir.Value, wanted: Collection[int]
+        self, builder: GraphBuilder, group: Group, matrix: ir.Value, members: Collection[int]
     ) -> dict[int, ir.Value]:
         """Return members' values, those of equal shape that follow each other at once."""
         values: dict[int, ir.Value] = {}
         starts = [0, *itertools.accumulate(group.rows)]
         for first, last in runs_of(group.shapes):
-            some = [index for index in range(first, last) if index in wanted]
+            some = [index for index in range(first, last) if index in members]
             shape, count = group.shapes[first], last - first
             together = 2 * len(some) > count > 1 and (count == len(group.chains) or group.sizes[first] < _LARGE)
             for a, b in [(first, last)] if together else [(index, index + 1) for index in some]:

@@ -1,4 +1,4 @@
-"""Protection from a kernel of ONNX Runtime that writes over constants."""
+"""Guards constants from a kernel of ONNX Runtime that writes over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float32 master weights for the parameters of a training step that somebody else wrote."""
+"""Gives the parameters of a training step from elsewhere float32 master weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Mastered(PassResult):
 
 
 class InsertMasters(Pass[Mastered]):
-    """Gives parameters float32 master weights of their own, so that they themselves may become low; counts them.
+    """Gives parameters float32 master weights, so that they themselves may become low; counts them.
 
     The program stays float32 and computes the same, if a master is fed what its parameter is:
 
@@ -56,8 +56,8 @@ class InsertMasters(Pass[Mastered]):
     def call(self, model: ir.Model) -> Mastered:
         edit, states, masters = _Edit(model), [], []
         for state in self._step.states:
-            wanted = state.input in self._parameters and not state.master
-            master = edit.master_of(state) if wanted else None
+            needs_master = state.input in self._parameters and not state.master
+            master = edit.master_of(state) if needs_master else None
             states.append(state if master is None else dataclasses.replace(state, master=master.input))
             if master is not None:
                 masters.append(master)

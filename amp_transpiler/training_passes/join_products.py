@@ -1,4 +1,4 @@
-"""Query, key and value of an attention as one product, and so their gradients."""
+"""Joins query, key and value of an attention to one product, and their gradients likewise."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _fits(values: Sequence[ir.Value | None]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Gradient:
-    """The gradient by the result of a product, and what is made of it.
+    """Describes the gradient by the result of a product, and what is computed from it.
 
     Attributes:
         turned: it, [batch, heads, length, size] or with the last two axes exchanged.

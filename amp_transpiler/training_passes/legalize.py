@@ -1,4 +1,4 @@
-"""Float32 for nodes that the target cannot run in the 16-bit format they were given."""
+"""Runs nodes in float32 that the target cannot run in their 16-bit format."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Legalize(Pass[PassResult]):
 
     Args:
         target: whose kernels count.
-        low: in float16, a node stays as it is if the CPU provider computes it between casts of its own.
+        low: in float16, a node stays as it is if the CPU provider computes it between its own casts.
     """
 
     def __init__(self, target: Target, low: LowFormat) -> None:
@@ -170,7 +170,7 @@ class _Widening:
         return wide
 
     def _copy(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        """A float32 initializer of the main graph, which every scope sees."""
+        """Return a float32 initializer of the main graph, which every scope sees."""
         name = self._names.fresh(f"{value.name}__amp_fp32")
         copy = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(tensor.shape.numpy()))
         copy.const_value = wide_tensor(tensor, name)

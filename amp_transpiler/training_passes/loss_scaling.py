@@ -1,4 +1,4 @@
-"""Loss scaling as operators: unscaling with a check for infinity and NaN, and the update of the scale.
+"""Writes loss scaling as operators: unscaling with a check for infinity and NaN, and the update of the scale.
 
 The operators stand for Paddle's `check_finite_and_unscale` and `update_loss_scaling`; a `ScalingRule` can
 also make the update that of PyTorch's GradScaler or of MXNet's LossScaler. There is no `If`, so that CUDA can capture
@@ -35,7 +35,7 @@ _SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.f
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScalingRule:
-    """How the loss scale changes.
+    """Says how the loss scale changes.
 
     Attributes:
         incr_every_n_steps: good steps in a row before it grows.

@@ -1,4 +1,4 @@
-"""BatchNormalization in training mode, written with operators that ONNX Runtime can train with."""
+"""Writes BatchNormalization in training mode with operators that ONNX Runtime can train with."""
 
 from __future__ import annotations
 
@@ -157,17 +157,17 @@ def _stand_for(old: ir.Value, new: ir.Value, builder: GraphBuilder) -> None:
 
 
 def _likeness(node: ir.Node) -> Hashable:
-    """The facts that running statistics share if they are updated together."""
+    """Return the facts that running statistics share if they are updated together."""
     kinds = [(value.dtype, None if value.shape is None else str(value.shape)) for value in _inputs(node)[3:]]
-    alone = any(value.uses() for value in node.outputs[1:])  # read before the last layer of the group, perhaps
-    return id(node) if alone else 0, *kinds, _float(node, "momentum", 0.9), _float(node, "epsilon", 1e-5)
+    is_read = any(value.uses() for value in node.outputs[1:])  # read before the last layer of the group, perhaps
+    return id(node) if is_read else 0, *kinds, _float(node, "momentum", 0.9), _float(node, "epsilon", 1e-5)
 
 
 def _update_together(members: Sequence[_Running], builder: GraphBuilder) -> None:
     """Update the running statistics of layers of one size, whose `spread` is 1 over the deviation."""
     first = members[0].node
-    wanted = [(member, index) for member in members for index in (1, 2) if _has_output(member.node, index)]
-    if not wanted:
+    updated = [(member, index) for member in members for index in (1, 2) if _has_output(member.node, index)]
+    if not updated:
         return
     spread = builder.concat([member.spread for member in members], 0)
     var = builder.sub(builder.div(1.0, builder.mul(spread, spread)), _float(first, "epsilon", 1e-5))
@@ -183,7 +183,7 @@ def _update_together(members: Sequence[_Running], builder: GraphBuilder) -> None
     parts = builder.nodes("Split", [new], {"axis": 0, **_parts(builder, count)}, outputs=count)
     for part in parts:
         part.shape = ir.Shape([channels])
-    for member, index in wanted:
+    for member, index in updated:
         part = parts[(index - 1) * len(members) + members.index(member)]
         take_over(member.node.outputs[index], part, builder.names)
 
@@ -226,7 +226,7 @@ def _inputs(node: ir.Node) -> list[ir.Value]:
 
 
 def _column(builder: GraphBuilder, vector: ir.Value, data: ir.Value) -> ir.Value:
-    """One number a channel, in the element type of `data` and laid along its channels."""
+    """Return one number a channel, in the element type of `data` and laid along its channels."""
     spatial = rank_of(data) - 2
     wide = builder.cast(vector, data.dtype)
     return builder.reshape(wide, [-1, *[1] * spatial]) if spatial > 0 else wide

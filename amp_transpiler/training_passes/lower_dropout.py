@@ -1,4 +1,4 @@
-"""Dropout in training mode, as a mask hashed from seed, step, node and element (`graph.random_words`).
+"""Writes Dropout in training mode as a mask hashed from seed, step, node and element (`graph.random_words`).
 
 ONNX Runtime's own Dropout draws from a hidden state and has no CUDA kernel at opset 22. The mask here is a function of
 what goes in: a step can be run again, and a recomputed forward pass drops the same elements.
@@ -164,7 +164,7 @@ def _turns(model: ir.Model) -> dict[ir.Graph, list[ir.Value]]:
 
 
 def _first_in_main(model: ir.Model, draws: Sequence[_Draw]) -> ir.Node:
-    """The first node of the main graph that is one of `draws` or has one in its bodies."""
+    """Return the first node of the main graph that is one of `draws` or has one in its bodies."""
     holders = {draw.node for draw in draws}
     for scope in reversed(list(scopes(model))):  # inner scopes first
         if scope.owner is not None and any(node in holders for node in scope.graph):

@@ -1,4 +1,4 @@
-"""Classification losses, written with operators that do not move the scores."""
+"""Writes classification losses with operators that do not move the scores."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LowerLoss(Pass[PassResult]):
 
 
 class _Recorder(GraphBuilder):
-    """A builder that remembers its nodes."""
+    """Builds nodes and remembers them."""
 
     created: list[ir.Node]
 
@@ -132,7 +132,7 @@ class _Samples:
 
     @staticmethod
     def _count(builder: GraphBuilder, weight: ir.Value, *, counts: bool) -> ir.Value:
-        """The sum of the weights, or 1 if no sample counts. The gradient rule writes the same nodes."""
+        """Return the sum of the weights, or 1 if no sample counts. The gradient rule writes the same nodes."""
         count = builder.sum(weight, keepdims=False)
         if counts:  # every weight is 0 or 1
             return builder.maximum(count, 1.0)

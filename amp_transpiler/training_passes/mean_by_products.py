@@ -1,4 +1,4 @@
-"""Means of weighted float32 rows as products with the weights."""
+"""Computes means of weighted float32 rows by products with the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal computations of a training step done once, where that keeps nothing large for the backward pass."""
+"""Merges equal computations of a training step, where that keeps nothing large for the backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Factors of the rows of a large 16-bit matrix, applied to the small matrices that it is multiplied with."""
+"""Applies factors of the rows of a large 16-bit matrix to the small matrices that it is multiplied with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Casts of a training step next to their readers, so that nothing is kept in two precisions."""
+"""Places casts of a training step next to their readers, so that nothing is kept in two precisions."""
 
 from __future__ import annotations
 
@@ -156,12 +156,12 @@ class _Placing:
 
     def _spared(self, casts: Sequence[ir.Node]) -> set[ir.Node]:
         """Return the casts whose results are so small that they are kept all the same."""
-        left = sum(filter(None, map(_bytes_of, self._inputs))) // _SPARE
+        budget = sum(filter(None, map(_bytes_of, self._inputs))) // _SPARE
         spared: set[ir.Node] = set()
         for size, cast in sorted(((_bytes_of(cast.outputs[0]), cast) for cast in casts), key=lambda pair: pair[0] or 0):
-            if size is not None and size <= left:
+            if size is not None and size <= budget:
                 spared.add(cast)
-                left -= size
+                budget -= size
         return spared
 
     def _cast_again(self, cast: ir.Node) -> None:

@@ -1,4 +1,4 @@
-"""Operators whose CPU kernels are slow, in operators whose kernels are not."""
+"""Replaces operators whose CPU kernels are slow by operators whose kernels are not."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _is_wide(value: ir.Value | None) -> bool:
 
 
 def _scaled(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
-    """HyperConnectionPreMix of one stream."""
+    """Write HyperConnectionPreMix of one stream plainly."""
     streams, mix = _values(node)
     rows = _one_stream(streams, mix)
     return None if rows is None else builder.mul(builder.reshape(streams, rows), mix)
 
 
 def _mixed(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
-    """HyperConnectionPostMix of one stream."""
+    """Write HyperConnectionPostMix of one stream plainly."""
     if len(node.inputs) != 4:  # streams, the other tensor and the factors of both
         return None
     streams, block, block_factor, stream_factor = _values(node)
@@ -62,12 +62,12 @@ def _mixed(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
 
 
 def _product(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
-    """FusedMatMul of rows with rows: the CPU computes a product with one row and one column slowly."""
+    """Write FusedMatMul of rows with rows: the CPU computes a product with one row and one column slowly."""
     left, right = _values(node)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     shape = shape_of(left)
-    known = attributes.keys() <= {"transB", "alpha"} and attributes.get("transB") == 1
-    if not known or shape != shape_of(right) or len(shape) != 3 or shape[1] != 1:  # [rows, 1, n]
+    supported = attributes.keys() <= {"transB", "alpha"} and attributes.get("transB") == 1
+    if not supported or shape != shape_of(right) or len(shape) != 3 or shape[1] != 1:  # [rows, 1, n]
         return None
     sums = builder.sum(builder.mul(left, right), [2])
     return builder.mul(sums, float(attributes.get("alpha", 1.0)))

@@ -1,4 +1,4 @@
-"""Updates that read gradients before these are rounded to 16 bits."""
+"""Lets updates read gradients before these are rounded to 16 bits."""
 
 from __future__ import annotations
 

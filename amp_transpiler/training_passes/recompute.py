@@ -1,4 +1,4 @@
-"""Cheap activations of a training step computed again in the backward pass, instead of being kept for it."""
+"""Computes cheap activations of a training step again in the backward pass, instead of keeping them for it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Recompute(Pass[PassResult]):
 
 
 class _Copying:
-    """Copies of nodes of the forward pass, each put before the first node of the backward pass that needs it."""
+    """Copies nodes of the forward pass, each before the first node of the backward pass that needs it."""
 
     def __init__(self, model: ir.Model, again: dict[ir.Value, int]) -> None:
         self._names = NameAllocator(model)

@@ -1,4 +1,4 @@
-"""Dynamic loss scaling for a training step that somebody else wrote."""
+"""Adds dynamic loss scaling to a training step from elsewhere."""
 
 from __future__ import annotations
 

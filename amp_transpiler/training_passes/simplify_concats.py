@@ -1,4 +1,4 @@
-"""Concats that read what was split or padded before, without the Split and the Pad."""
+"""Lets Concats read what was split or padded before, without the Split and the Pad."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def _simplified(node: ir.Node) -> list[_Piece] | None:
     pieces: list[_Piece] = []
     at = 0
     while at < len(values):
-        whole, parts = _whole(values[at:])
-        pieces += _unpadded(values[at]) if whole is None else [_Piece(whole)]
+        source, parts = _split_source(values[at:])
+        pieces += _unpadded(values[at]) if source is None else [_Piece(source)]
         at += parts
     plain = [_Piece(value) for value in values]
     return pieces if pieces != plain and len(pieces) <= max(_MOST, len(plain)) else None
@@ -82,7 +82,7 @@ def _is_in_one_piece(value: ir.Value, axis: int) -> bool:
     return math.prod(shape[: axis % len(shape)]) == 1
 
 
-def _whole(values: Sequence[ir.Value]) -> tuple[ir.Value | None, int]:
+def _split_source(values: Sequence[ir.Value]) -> tuple[ir.Value | None, int]:
     """Return what was split into the values at the front, and how many these are; (None, 1) if they are no such."""
     split = _behind_views(values[0]).producer()
     if split is None or split.op_type != "Split" or not is_standard(split) or len(split.outputs) < 2:
@@ -97,7 +97,7 @@ def _whole(values: Sequence[ir.Value]) -> tuple[ir.Value | None, int]:
 def _unpadded(value: ir.Value) -> list[_Piece]:
     """Return what a padded value is padded from, and the zeros; the value itself if it is not padded."""
     plain = [_Piece(value)]
-    root = _behind_views(value, alone=True)
+    root = _behind_views(value, read_once=True)
     padding = ZeroPadding.of(root.producer()) if _is_read_once(root) else None
     if padding is None or not _is_in_one_piece(padding.source, padding.axis) or padding.zeros > _LARGE:
         return plain
@@ -107,10 +107,10 @@ def _unpadded(value: ir.Value) -> list[_Piece]:
     return [piece for piece in pieces if piece.value is not None or piece.count]
 
 
-def _behind_views(value: ir.Value, *, alone: bool = False) -> ir.Value:
-    """Return the value that views make another one of; with `alone`, only through views that are read once."""
+def _behind_views(value: ir.Value, *, read_once: bool = False) -> ir.Value:
+    """Return the value that views make another one of; with `read_once`, only through views that are read once."""
     while (node := value.producer()) is not None and node.op_type in VIEWS and is_standard(node):
-        if node.inputs[0] is None or (alone and not _is_read_once(value)):
+        if node.inputs[0] is None or (read_once and not _is_read_once(value)):
             break
         value = node.inputs[0]
     return value

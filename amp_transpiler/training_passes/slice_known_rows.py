@@ -1,4 +1,4 @@
-"""Look-ups of known rows of a table, such as those of positions, as slices."""
+"""Slices known rows out of a table, such as those of positions, instead of looking them up."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def _known_rows(node: ir.Node) -> np.ndarray | None:
     table, indices = node.inputs
     if table is None or not is_static(table) or not is_static(node.outputs[0]) or node.outputs[0].is_graph_output():
         return None
-    known = constant_array(indices)
-    if known is None or known.size == 0:
+    constants = constant_array(indices)
+    if constants is None or constants.size == 0:
         return None
-    rows: np.ndarray = np.where(known < 0, known + shape_of(table)[0], known).reshape(-1)
+    rows: np.ndarray = np.where(constants < 0, constants + shape_of(table)[0], constants).reshape(-1)
     return rows if rows.min() >= 0 and rows.max() < shape_of(table)[0] else None  # others are an error of the run
 
 
@@ -111,12 +111,12 @@ def _skipped(node: ir.Node) -> int | None:
     source = node.inputs[0]
     if node.op_type != "Slice" or source is None or not is_static(source) or not is_static(node.outputs[0]):
         return None
-    known = [constant_array(value) for value in node.inputs[1:]]
-    if len(known) < 3 or any(array is None or array.tolist() not in ([0], [1]) for array in known[2:]):
+    constants = [constant_array(value) for value in node.inputs[1:]]
+    if len(constants) < 3 or any(array is None or array.tolist() not in ([0], [1]) for array in constants[2:]):
         return None
-    first, axes = known[0], known[2]
+    first, axes = constants[0], constants[2]
     if first is None or first.size != 1 or axes is None or axes.tolist() != [0] or first.item() < 0:
         return None
-    if len(known) > 3 and known[3] is not None and known[3].tolist() != [1]:
+    if len(constants) > 3 and constants[3] is not None and constants[3].tolist() != [1]:
         return None
     return min(int(first.item()), shape_of(source)[0]) * math.prod(shape_of(source)[1:])

@@ -1,4 +1,4 @@
-"""Convolutions whose bias is an operator of its own."""
+"""Splits convolutions so that their bias is a separate operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SplitBiases(Pass[PassResult]):
     Apart, the convolution can be low while the addition stays float32.
 
     Args:
-        chosen: whether the bias of a node is to be an operator of its own.
+        chosen: whether the bias of a node is to be a separate operator.
     """
 
     def __init__(self, chosen: Callable[[ir.Node], bool]) -> None:

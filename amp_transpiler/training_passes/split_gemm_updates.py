@@ -1,4 +1,4 @@
-"""Updates that are one Gemm, written as a product and a sum."""
+"""Writes updates that are one Gemm as a product and a sum."""
 
 from __future__ import annotations
 

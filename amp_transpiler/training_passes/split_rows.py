@@ -1,4 +1,4 @@
-"""Losses over many classes, of 16-bit scores, done one half of the samples after the other."""
+"""Computes losses over many classes, of 16-bit scores, for one half of the samples after the other."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ class _Island:
             attribute = node.attributes.get("axis")
             axis = _ALONG_AXIS[node.op_type] if attribute is None else attribute.as_int()
             by_axis = "Softmax" not in node.op_type or self._opset >= _SOFTMAX_BY_AXIS
-            whole = all(_sizes(value) is not None and _rows_of(value) == self.rows for value in node.inputs)
-            return whole and by_axis and axis % len(sizes) != 0
+            has_rows = all(_sizes(value) is not None and _rows_of(value) == self.rows for value in node.inputs)
+            return has_rows and by_axis and axis % len(sizes) != 0
         if node.op_type not in _ELEMENTWISE or (node.op_type == "Cast" and node.inputs[0] not in self._values):
             return False
         return all(_sizes(value) is not None for value in node.inputs)

@@ -1,4 +1,4 @@
-"""Sums scattered by rows, in pieces that ONNX Runtime's CPU provider adds with one thread."""
+"""Splits sums scattered by rows into pieces that ONNX Runtime's CPU provider adds with one thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SplitScatters(Pass[PassResult]):
     The CPU provider divides the rows that are added among its threads, and two threads that add to one row lose sums.
     The gradient of a look-up is such a sum, where rows come again and again. Small ones run on one thread.
 
-    1. The columns are divided: each piece has few of all rows, so that the data are copied once altogether.
+    1. The columns are divided: each piece has few of all rows, so that the data are copied once in total.
     2. If there are more rows than a piece may have elements, they are divided, too, and added one part after the other.
 
     All sums are those of one thread, to the bit. Shapes must be inferred.
@@ -59,8 +59,8 @@ def _split(model: ir.Model, node: ir.Node, names: NameAllocator, most: int) -> N
     for index, values in enumerate(_parts(builder, builder.reshape(updates, [count, columns]), 1, width)):
         for where, what in zip(rows, _parts(builder, values, 0, most), strict=True):
             sums[index] = builder.op("ScatterND", [sums[index], where, what], kind)
-    whole = builder.reshape(builder.concat(sums, depth), shape)
-    take_over(node.outputs[0], whole, names)
+    result = builder.reshape(builder.concat(sums, depth), shape)
+    take_over(node.outputs[0], result, names)
     graph.remove(node, safe=True)
 
 

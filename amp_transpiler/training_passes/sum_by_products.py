@@ -1,4 +1,4 @@
-"""Sums of 16-bit rows as matrix products, which sum in float32 and need no casts."""
+"""Sums 16-bit rows by matrix products, which sum in float32 and need no casts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting the results of new nodes in the place of an old node's."""
+"""Puts the results of new nodes in the place of an old node's."""
 
 from __future__ import annotations
 

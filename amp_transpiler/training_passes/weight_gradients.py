@@ -1,4 +1,4 @@
-"""The formulation of a convolution's weight gradient, by the provider that computes it and by its sizes."""
+"""Chooses the formulation of a convolution's weight gradient by the provider that computes it and by its sizes."""
 
 from __future__ import annotations
 
@@ -165,13 +165,13 @@ def _channels(layer: _Layer) -> tuple[int, int]:
 
 
 def _swapped(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    """[N, C, ...] as [C, N, ...]."""
+    """Return [N, C, ...] as [C, N, ...]."""
     assert x.shape is not None
     return builder.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def _rows(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    """[C, N, ...] as [C, N*L]."""
+    """Return [C, N, ...] as [C, N*L]."""
     assert x.shape is not None
     return builder.reshape(x, [int(x.shape[0]), -1])  # type: ignore[arg-type]  # channels are known
 
@@ -185,7 +185,7 @@ def _padded(builder: GraphBuilder, layer: _Layer) -> ir.Value:
 
 
 def _seen(builder: GraphBuilder, layer: _Layer, source: ir.Value) -> list[ir.Value]:
-    """The padded input, channels first, as each tap of the kernel sees it."""
+    """Return the padded input, channels first, as each tap of the kernel sees it."""
     assert layer.g.shape is not None
     outputs = [int(size) for size in list(layer.g.shape)[2:]]  # type: ignore[arg-type]  # known, as checked
     axes = list(range(2, 2 + len(outputs)))

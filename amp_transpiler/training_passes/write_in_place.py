@@ -1,4 +1,4 @@
-"""One element of each row written where the row is."""
+"""Writes one element of each row where the row is."""
 
 from __future__ import annotations
 

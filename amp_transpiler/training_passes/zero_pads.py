@@ -1,4 +1,4 @@
-"""Padding with zeros along one axis: what it is, and 16-bit values padded in 16 bits."""
+"""Recognises padding with zeros along one axis, and pads 16-bit values in 16 bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGE = 1 << 20  # zeros
 
 @dataclasses.dataclass(frozen=True)
 class ZeroPadding:
-    """What a Pad does that puts zeros at the ends of one axis.
+    """Says what a Pad does that puts zeros at the ends of one axis.
 
     Attributes:
         source: what is padded.

@@ -1,4 +1,4 @@
-"""Gradient clipping by value, by norm and by global norm, computed in float32 inside the program."""
+"""Clips gradients by value, by norm and by global norm, computed in float32 inside the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ClipGradBase", "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradBy
 
 
 class ClipGradBase(abc.ABC):
-    """A way to clip gradients (an optimizer's `grad_clip`), applied before weight decay is added to them."""
+    """Clips gradients (as an optimizer's `grad_clip`) before weight decay is added to them."""
 
     @abc.abstractmethod
     def clip(self, builder: GraphBuilder, gradients: Sequence[ir.Value]) -> list[ir.Value]:
@@ -34,15 +34,19 @@ class ClipGradBase(abc.ABC):
             The pairs, with clipped gradients of the same types.
         """
         pairs = [(parameter, gradient) for parameter, gradient in params_grads if gradient is not None]
-        chosen = [(p, g) for p, g in pairs if (own := p.program.persistables.get(p.name)) is None or own.need_clip]
+        chosen = [
+            (p, g)
+            for p, g in pairs
+            if (persistable := p.program.persistables.get(p.name)) is None or persistable.need_clip
+        ]
         if not chosen:
             return pairs
         program = chosen[0][1].program
         builder = program.builder("backward")
-        made = self.clip(builder, [builder.cast(gradient.value, ir.DataType.FLOAT) for _, gradient in chosen])
+        values = self.clip(builder, [builder.cast(gradient.value, ir.DataType.FLOAT) for _, gradient in chosen])
         clipped = {
             p.name: Variable(program, str(builder.cast(value, gradient.value.dtype).name))
-            for (p, gradient), value in zip(chosen, made, strict=True)
+            for (p, gradient), value in zip(chosen, values, strict=True)
         }
         return [(p, clipped.get(p.name, gradient)) for p, gradient in pairs]
 

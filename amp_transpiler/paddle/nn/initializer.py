@@ -1,4 +1,4 @@
-"""Initial values of parameters: `paddle.nn.initializer`."""
+"""Hands out initial values of parameters as `paddle.nn.initializer`."""
 
 from amp_transpiler.paddle.initial_values import (
     Assign,

@@ -1,4 +1,4 @@
-"""Activation functions: element by element, or along an axis."""
+"""Offers activation functions, element by element or along an axis."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -58,59 +58,59 @@ __all__ = [
 
 
 def relu(x: Variable) -> Variable:
-    """`max(x, 0)`."""
+    """Return `max(x, 0)`."""
     return emit("Relu", [x])
 
 
 def relu6(x: Variable) -> Variable:
-    """`min(max(x, 0), 6)`."""
+    """Return `min(max(x, 0), 6)`."""
     b = builder_of(x)
     low, high = (b.constant(bound, x.value.dtype) for bound in (0.0, 6.0))
     return wrap(x, b.op("Clip", [x.value, low, high]))
 
 
 def leaky_relu(x: Variable, negative_slope: float = 0.01) -> Variable:
-    """`x` where it is positive, else `negative_slope * x`."""
+    """Return `x` where it is positive, else `negative_slope * x`."""
     return emit("LeakyRelu", [x], {"alpha": float(negative_slope)})
 
 
 def elu(x: Variable, alpha: float = 1.0) -> Variable:
-    """`x` where it is positive, else `alpha * (exp(x) - 1)`."""
+    """Return `x` where it is positive, else `alpha * (exp(x) - 1)`."""
     return emit("Elu", [x], {"alpha": float(alpha)})
 
 
 def selu(x: Variable, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772) -> Variable:
-    """`scale * x` where `x` is positive, else `scale * alpha * (exp(x) - 1)`."""
+    """Return `scale * x` where `x` is positive, else `scale * alpha * (exp(x) - 1)`."""
     return emit("Selu", [x], {"alpha": float(alpha), "gamma": float(scale)})
 
 
 def gelu(x: Variable, approximate: bool = False) -> Variable:
-    """`x` times the normal distribution's probability below `x`; `approximate` by a tanh."""
+    """Return `x` times the normal distribution's probability below `x`; `approximate` by a tanh."""
     return emit("Gelu", [x], {"approximate": "tanh" if approximate else "none"})
 
 
 def sigmoid(x: Variable) -> Variable:
-    """`1 / (1 + exp(-x))`."""
+    """Return `1 / (1 + exp(-x))`."""
     return emit("Sigmoid", [x])
 
 
 def tanh(x: Variable) -> Variable:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return emit("Tanh", [x])
 
 
 def softmax(x: Variable, axis: int = -1, dtype: Any = None) -> Variable:
-    """`exp(x)` over its sum along `axis`; `x` is cast to `dtype` first if that is given."""
+    """Return `exp(x)` over its sum along `axis`; `x` is cast to `dtype` first if that is given."""
     return emit("Softmax", [_cast(x, dtype)], {"axis": axis_of(x, axis)})
 
 
 def log_softmax(x: Variable, axis: int = -1, dtype: Any = None) -> Variable:
-    """The logarithm of `softmax`."""
+    """Return the logarithm of `softmax`."""
     return emit("LogSoftmax", [_cast(x, dtype)], {"axis": axis_of(x, axis)})
 
 
 def softplus(x: Variable, beta: float = 1, threshold: float = 20) -> Variable:
-    """`log(1 + exp(beta * x)) / beta`, and `x` itself where `beta * x` is above `threshold`."""
+    """Return `log(1 + exp(beta * x)) / beta`, and `x` itself where `beta * x` is above `threshold`."""
     b = builder_of(x)
     scaled = x.value if beta == 1 else b.mul(x.value, beta)
     soft = b.op("Softplus", [scaled])
@@ -121,37 +121,37 @@ def softplus(x: Variable, beta: float = 1, threshold: float = 20) -> Variable:
 
 
 def softsign(x: Variable) -> Variable:
-    """`x / (1 + |x|)`."""
+    """Return `x / (1 + |x|)`."""
     return emit("Softsign", [x])
 
 
 def hardsigmoid(x: Variable, slope: float = 0.1666667, offset: float = 0.5) -> Variable:
-    """`slope * x + offset`, kept between 0 and 1."""
+    """Return `slope * x + offset`, kept between 0 and 1."""
     return emit("HardSigmoid", [x], {"alpha": float(slope), "beta": float(offset)})
 
 
 def hardswish(x: Variable) -> Variable:
-    """`x` times `x / 6 + 1 / 2` kept between 0 and 1."""
+    """Return `x` times `x / 6 + 1 / 2` kept between 0 and 1."""
     return emit("HardSwish", [x])
 
 
 def silu(x: Variable) -> Variable:
-    """`x * sigmoid(x)`."""
+    """Return `x * sigmoid(x)`."""
     return emit("Mul", [x, sigmoid(x)])
 
 
 def swish(x: Variable) -> Variable:
-    """`x * sigmoid(x)`, as `silu`."""
+    """Return `x * sigmoid(x)`, as `silu`."""
     return silu(x)
 
 
 def mish(x: Variable) -> Variable:
-    """`x * tanh(softplus(x))`."""
+    """Return `x * tanh(softplus(x))`."""
     return emit("Mish", [x])
 
 
 def celu(x: Variable, alpha: float = 1.0) -> Variable:
-    """`x` where it is positive, else `alpha * (exp(x / alpha) - 1)`."""
+    """Return `x` where it is positive, else `alpha * (exp(x / alpha) - 1)`."""
     b = builder_of(x)
     if alpha == 1:
         return emit("Elu", [x])
@@ -159,13 +159,13 @@ def celu(x: Variable, alpha: float = 1.0) -> Variable:
 
 
 def glu(x: Variable, axis: int = -1) -> Variable:
-    """The first half of `x` along `axis`, times the sigmoid of the second."""
-    kept, gate = split(x, 2, axis)
-    return emit("Mul", [kept, sigmoid(gate)])
+    """Return the first half of `x` along `axis`, times the sigmoid of the second."""
+    half, gate = split(x, 2, axis)
+    return emit("Mul", [half, sigmoid(gate)])
 
 
 def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, axis: int = -1) -> Variable:
-    """A random draw of a class by the scores `x`, softened by softmax.
+    """Draw a class at random by the scores `x`, softened by softmax.
 
     Args:
         x: scores of the classes along `axis`.
@@ -186,18 +186,18 @@ def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, ax
 
 
 def hardshrink(x: Variable, threshold: float = 0.5) -> Variable:
-    """`x` where it is beyond `threshold` on either side, else 0."""
+    """Return `x` where it is beyond `threshold` on either side, else 0."""
     b = builder_of(x)
     return wrap(x, b.where(b.compare("Greater", b.op("Abs", [x.value]), float(threshold)), x.value, 0.0))
 
 
 def hardtanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
-    """`x` kept between `min` and `max`."""
+    """Return `x` kept between `min` and `max`."""
     return clip(x, min, max)
 
 
 def log_sigmoid(x: Variable) -> Variable:
-    """The logarithm of the sigmoid, without overflow."""
+    """Return the logarithm of the sigmoid, without overflow."""
     b = builder_of(x)
     return wrap(x, b.neg(b.op("Softplus", [b.neg(x.value)])))
 
@@ -206,7 +206,7 @@ logsigmoid = log_sigmoid
 
 
 def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
-    """The largest of each `groups` channels that follow one another.
+    """Return the largest of each `groups` channels that follow one another.
 
     Raises:
         InputError: the channels cannot be grouped so.
@@ -220,7 +220,7 @@ def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
 
 
 def rrelu(x: Variable, lower: float = 1.0 / 8.0, upper: float = 1.0 / 3.0, training: bool = True) -> Variable:
-    """`x` where it is positive, else `x` times a slope, drawn from [lower, upper) for each in training.
+    """Return `x` where it is positive, else `x` times a slope; training draws it from [lower, upper) for each element.
 
     Otherwise the slope is the mean of both.
 
@@ -237,29 +237,29 @@ def rrelu(x: Variable, lower: float = 1.0 / 8.0, upper: float = 1.0 / 3.0, train
 
 
 def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
-    """`x` moved towards 0 by `threshold`, 0 where it is nearer than that."""
+    """Return `x` moved towards 0 by `threshold`, 0 where it is nearer than that."""
     return emit("Sub", [x, clip(x, -float(threshold), float(threshold))])
 
 
 def swiglu(x: Variable, y: Variable | None = None) -> Variable:
-    """`silu(x) * y`; without `y`, of both halves of `x` along the last axis."""
-    gate, kept = split(x, 2, -1) if y is None else (x, y)
-    return emit("Mul", [silu(gate), kept])
+    """Return `silu(x) * y`; without `y`, of both halves of `x` along the last axis."""
+    gate, factor = split(x, 2, -1) if y is None else (x, y)
+    return emit("Mul", [silu(gate), factor])
 
 
 def tanhshrink(x: Variable) -> Variable:
-    """`x - tanh(x)`."""
+    """Return `x - tanh(x)`."""
     return emit("Sub", [x, tanh(x)])
 
 
 def thresholded_relu(x: Variable, threshold: float = 1.0, value: float = 0.0) -> Variable:
-    """`x` where it is above `threshold`, else `value`."""
+    """Return `x` where it is above `threshold`, else `value`."""
     b = builder_of(x)
     return wrap(x, b.where(b.compare("Greater", x.value, float(threshold)), x.value, float(value)))
 
 
 def prelu(x: Variable, weight: Variable, data_format: str = "NCHW") -> Variable:
-    """`x` where it is positive, else `weight * x`.
+    """Return `x` where it is positive, else `weight * x`.
 
     Args:
         x: of rank 2 or more unless `weight` is one number.

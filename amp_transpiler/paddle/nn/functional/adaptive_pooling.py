@@ -1,4 +1,4 @@
-"""Pooling to a size, unpooling, and pooling by norms."""
+"""Pools to a size, undoes pooling, and pools by norms."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ Sizes = int | Sequence[int | None] | None
 
 
 def adaptive_avg_pool1d(x: Variable, output_size: Sizes) -> Variable:
-    """The means of windows placed so that sequences [batch, channels, length] get a given length."""
+    """Average windows placed so that sequences [batch, channels, length] get a given length."""
     return _means(x, output_size, 1, "NCL")
 
 
 def adaptive_avg_pool3d(x: Variable, output_size: Sizes, data_format: str = "NCDHW") -> Variable:
-    """The means of windows placed so that volumes get a given size; see `adaptive_avg_pool2d`."""
+    """Average windows placed so that volumes get a given size; see `adaptive_avg_pool2d`."""
     return _means(x, output_size, 3, data_format)
 
 
 def adaptive_max_pool1d(x: Variable, output_size: Sizes, return_mask: bool = False) -> Variable:
-    """The largest values of windows placed so that sequences [batch, channels, length] get a given length."""
+    """Return the largest values of windows that give sequences [batch, channels, length] a given length."""
     return _largest(x, output_size, 1, return_mask)
 
 
 def adaptive_max_pool2d(x: Variable, output_size: Sizes, return_mask: bool = False) -> Variable:
-    """The largest values of windows placed so that images [batch, channels, height, width] get a given size."""
+    """Return the largest values of windows that give images [batch, channels, height, width] a given size."""
     return _largest(x, output_size, 2, return_mask)
 
 
 def adaptive_max_pool3d(x: Variable, output_size: Sizes, return_mask: bool = False) -> Variable:
-    """The largest values of windows placed so that volumes get a given size."""
+    """Return the largest values of windows placed so that volumes get a given size."""
     return _largest(x, output_size, 3, return_mask)
 
 
-def _wanted(x: Variable, output_size: Sizes, spatial: int, what: str) -> tuple[list[int], list[int]]:
+def _target_sizes(x: Variable, output_size: Sizes, spatial: int, what: str) -> tuple[list[int], list[int]]:
     """Return the sizes that there are, and those that are asked for.
 
     Raises:
@@ -67,22 +67,22 @@ def _wanted(x: Variable, output_size: Sizes, spatial: int, what: str) -> tuple[l
     """
     if x.ndim != spatial + 2:
         raise InputError(f"{what}{spatial}d: x must have {spatial + 2} dimensions, got {x!r}")
-    given = [output_size] * spatial if output_size is None or isinstance(output_size, int) else list(output_size)
-    if len(given) == 1:
-        given = given * spatial
-    if len(given) != spatial or any(size is not None and size < 1 for size in given):
+    sizes = [output_size] * spatial if output_size is None or isinstance(output_size, int) else list(output_size)
+    if len(sizes) == 1:
+        sizes = sizes * spatial
+    if len(sizes) != spatial or any(size is not None and size < 1 for size in sizes):
         raise OptionError(
             f"{what}{spatial}d: expected a positive size, None, or {spatial} of them, got {output_size!r}"
         )
     have = list(static_sizes(x, f"{what}{spatial}d"))
-    return have, [h if size is None else size for h, size in zip(have, given, strict=True)]
+    return have, [h if size is None else size for h, size in zip(have, sizes, strict=True)]
 
 
 def _means(x: Variable, output_size: Sizes, spatial: int, data_format: str) -> Variable:
     x = channels_first(x, data_format)
     if output_size == 1 or output_size == [1] * spatial:
         return as_given(emit("GlobalAveragePool", [x]), data_format)
-    have, want = _wanted(x, output_size, spatial, "adaptive_avg_pool")
+    have, want = _target_sizes(x, output_size, spatial, "adaptive_avg_pool")
     if all(h % w == 0 for h, w in zip(have, want, strict=True)):
         window = [h // w for h, w in zip(have, want, strict=True)]
         return as_given(emit("AveragePool", [x], {"kernel_shape": window, "strides": window}), data_format)
@@ -99,7 +99,7 @@ def _means(x: Variable, output_size: Sizes, spatial: int, data_format: str) -> V
 def _largest(x: Variable, output_size: Sizes, spatial: int, return_mask: bool) -> Variable:
     if return_mask:
         raise OptionError("adaptive_max_pool: return_mask=True is not available: use max_pool with windows of one size")
-    have, want = _wanted(x, output_size, spatial, "adaptive_max_pool")
+    have, want = _target_sizes(x, output_size, spatial, "adaptive_max_pool")
     if all(h % w == 0 for h, w in zip(have, want, strict=True)):
         window = [h // w for h, w in zip(have, want, strict=True)]
         return emit("MaxPool", [x], {"kernel_shape": window, "strides": window})
@@ -210,7 +210,7 @@ def lp_pool1d(
     ceil_mode: bool = False,
     data_format: str = "NCL",
 ) -> Variable:
-    """The norms of windows of sequences: the root of the sum of powers; see `lp_pool2d`."""
+    """Return the norms of windows of sequences: the root of the sum of powers; see `lp_pool2d`."""
     return _norms(x, norm_type, (kernel_size, stride, padding), ceil_mode, 1, data_format)
 
 
@@ -223,7 +223,7 @@ def lp_pool2d(
     ceil_mode: bool = False,
     data_format: str = "NCHW",
 ) -> Variable:
-    """The norms of windows of images: `(sum of |x| ** norm_type) ** (1 / norm_type)`.
+    """Return the norms of windows of images: `(sum of |x| ** norm_type) ** (1 / norm_type)`.
 
     Args:
         x: [batch, channels, height, width], or with the channels last.

@@ -1,4 +1,4 @@
-"""Attention, written as separate operators, so that each gets its own precision and gradient."""
+"""Writes attention as separate operators, so that each gets its own precision and gradient."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Variable:
-    """`softmax(query @ key * scale + mask) @ value`, for each head.
+    """Return `softmax(query @ key * scale + mask) @ value`, for each head.
 
     Args:
         query: [batch, length, heads, size].
@@ -75,13 +75,13 @@ def scaled_dot_product_attention(
 
 
 def _for_all_heads(query: Variable, x: Variable) -> Variable:
-    """`x` with each head as often as there are heads of the query for it."""
-    heads, own = size_at(query, 2, "attention with enable_gqa"), size_at(x, 2, "attention with enable_gqa")
-    if heads % own:
-        raise InputError(f"attention: {heads} heads of the query cannot share {own} of {x!r} evenly")
+    """Return `x` with each head as often as there are heads of the query for it."""
+    heads, shared_heads = size_at(query, 2, "attention with enable_gqa"), size_at(x, 2, "attention with enable_gqa")
+    if heads % shared_heads:
+        raise InputError(f"attention: {heads} heads of the query cannot share {shared_heads} of {x!r} evenly")
     b = builder_of(x)
-    places = b.constant(np.repeat(np.arange(own), heads // own))
-    return x if heads == own else wrap(x, b.op("Gather", [x.value, places], {"axis": 2}))
+    places = b.constant(np.repeat(np.arange(shared_heads), heads // shared_heads))
+    return x if heads == shared_heads else wrap(x, b.op("Gather", [x.value, places], {"axis": 2}))
 
 
 def flash_attn_qkvpacked(
@@ -94,13 +94,13 @@ def flash_attn_qkvpacked(
     rng_name: str = "",
     training: bool = True,
 ) -> tuple[Variable, None]:
-    """Attention of query, key and value in one tensor, computed as `scaled_dot_product_attention` does.
+    """Attend with query, key and value in one tensor, computed as `scaled_dot_product_attention` does.
 
     Args:
         qkv: [batch, length, groups + 2, heads of the key, size]: the query's groups, the key, the value.
         dropout: the probability of each attention weight to be dropped in training.
         causal: whether a position attends only to positions up to its own.
-        return_softmax: must be False, as in Paddle outside of its own tests.
+        return_softmax: must be False, as in Paddle outside of its tests.
         fixed_seed_offset: Paddle's, no effect.
         rng_name: Paddle's, no effect.
         training: False to drop nothing.
@@ -123,9 +123,11 @@ def flash_attn_qkvpacked(
     # As in Paddle, heads g of all groups share the key's head g: they come one after the other.
     query = b.reshape(b.transpose(parts[0], [0, 1, 3, 2, 4]), [0, 0, (groups - 2) * heads, size])
     key, value = (wrap(qkv, b.squeeze(part, [2])) for part in parts[1:])
-    found = scaled_dot_product_attention(wrap(qkv, query), key, value, None, dropout, causal, training, enable_gqa=True)
-    given = b.transpose(b.reshape(found.value, [0, 0, heads, groups - 2, size]), [0, 1, 3, 2, 4])
-    return wrap(qkv, b.reshape(given, [0, 0, (groups - 2) * heads, size])), None
+    attended = scaled_dot_product_attention(
+        wrap(qkv, query), key, value, None, dropout, causal, training, enable_gqa=True
+    )
+    groups_first = b.transpose(b.reshape(attended.value, [0, 0, heads, groups - 2, size]), [0, 1, 3, 2, 4])
+    return wrap(qkv, b.reshape(groups_first, [0, 0, (groups - 2) * heads, size])), None
 
 
 def refuse_weights(function: str, option: str) -> NoReturn:

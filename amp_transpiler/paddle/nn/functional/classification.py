@@ -1,4 +1,4 @@
-"""Losses of classification."""
+"""Computes losses of classification."""
 # ruff: noqa: A002  # Paddle's signatures
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cross_entropy(
     use_softmax: bool = True,
     label_smoothing: float = 0.0,
 ) -> Variable:
-    """The negative logarithm of the probability of the labels.
+    """Return the negative logarithm of the probability of the labels.
 
     Args:
         input: scores of the classes along `axis`, any numbers; softmax turns them into probabilities.
@@ -68,7 +68,7 @@ def cross_entropy(
 
 
 def _probabilities(input: Variable, label: Variable, axis: int) -> Variable:
-    """1 for the class of each label, 0 for the others."""
+    """Return 1 for the class of each label, 0 for the others."""
     label = _as_fed(label)
     _check_labels(input, label, axis)
     b = builder_of(input, label)
@@ -87,7 +87,7 @@ def softmax_with_cross_entropy(
     return_softmax: bool = False,
     axis: int = -1,
 ) -> Variable | tuple[Variable, Variable]:
-    """The loss of each sample, with size 1 along `axis`, and the probabilities with `return_softmax`.
+    """Return the loss of each sample, with size 1 along `axis`, and the probabilities with `return_softmax`.
 
     Args:
         logits: scores of the classes along `axis`.
@@ -116,7 +116,7 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Variable:
-    """The negative log likelihood: minus the value of `input` at each label.
+    """Return the negative log likelihood: minus the value of `input` at each label.
 
     Args:
         input: logarithms of probabilities, [batch, classes, ...].
@@ -143,7 +143,7 @@ def _hard(
     axis: int,
     attributes: dict[str, object],
 ) -> Variable:
-    """A loss by class numbers. ONNX's operators want the classes at axis 1 of two or more axes."""
+    """Return a loss by class numbers; ONNX's operators want the classes at axis 1 of two or more axes."""
     label = _as_fed(label)
     _check_labels(scores, label, axis)
     b = builder_of(scores)
@@ -191,7 +191,7 @@ def _check_labels(scores: Variable, label: Variable, axis: int) -> None:
 
 
 def _soft(log: Variable, label: Variable, weight: Variable | None, axis: int, reduction: str) -> Variable:
-    """A loss by class probabilities; `log` holds the logarithms of the predicted ones."""
+    """Return a loss by class probabilities; `log` holds the logarithms of the predicted ones."""
     if label.ndim != log.ndim or label.value.dtype != log.value.dtype:
         raise InputError(f"soft labels must be of the shape and element type of the scores {log!r}, got {label!r}")
     b = builder_of(log)

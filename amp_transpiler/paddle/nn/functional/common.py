@@ -1,4 +1,4 @@
-"""Linear layers, look-ups, padding and resizing."""
+"""Multiplies by weights, looks up rows, pads and resizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RESIZE_MODES = {
 
 
 def linear(x: Variable, weight: Variable, bias: Variable | None = None) -> Variable:
-    """`x @ weight + bias`.
+    """Return `x @ weight + bias`.
 
     Args:
         x: [..., in]; of 16 bits with float32 parameters, it is cast to float32.
@@ -94,18 +94,18 @@ def embedding(
 
 
 def _shortened(x: Variable, rows: ir.Value, longest: float, norm_type: float) -> ir.Value:
-    """Rows of at most this length; the factor counts as a constant in gradients."""
+    """Shorten rows to at most a length; the factor counts as a constant in gradients."""
     b = builder_of(x)
     size = b.pow(b.op("Abs", [b.high(rows)]), float(norm_type))
     length = b.pow(b.sum(size, [x.ndim]), 1.0 / norm_type)
     factor = b.where(b.compare("Greater", length, longest), b.div(longest, b.add(length, 1e-7)), 1.0)
-    known = wrap(x, b.cast(factor, rows.dtype))
-    known.stop_gradient = True
-    return b.mul(rows, known.value)
+    constant = wrap(x, b.cast(factor, rows.dtype))
+    constant.stop_gradient = True
+    return b.mul(rows, constant.value)
 
 
 def _frequencies(x: Variable, weight: Variable) -> ir.Value:
-    """How often each of the row numbers `x` is among them, float32."""
+    """Count how often each of the row numbers `x` is among them, in float32."""
     b = builder_of(x, weight)
     flat = b.reshape(x.value, [-1])
     zeros = b.op("ConstantOfShape", [b.slice(b.shape(weight.value), [0], [1], [0])])
@@ -115,7 +115,7 @@ def _frequencies(x: Variable, weight: Variable) -> ir.Value:
 
 
 def _with_gradient_times(x: Variable, rows: ir.Value, share: ir.Value) -> ir.Value:
-    """The same rows, whose gradient is multiplied by a share."""
+    """Return the same rows; their gradient is multiplied by a share."""
     b = builder_of(x)
     part = b.mul(rows, share)
     rest = wrap(x, b.sub(rows, part))
@@ -210,12 +210,12 @@ def _sizes(x: Variable, size: int | Variable | Sequence[Size], spatial: int) -> 
     operand = shape_operand(x, size)
     if isinstance(operand, ir.Value):
         return _for_each(x, operand, spatial, size)
-    found = numbers(operand, spatial, "interpolate: size")
-    if min(found) < 1:
+    lengths = numbers(operand, spatial, "interpolate: size")
+    if min(lengths) < 1:
         raise OptionError(
-            f"interpolate: size {found} is not positive: a free size is one of paddle.shape(y), not y.shape"
+            f"interpolate: size {lengths} is not positive: a free size is one of paddle.shape(y), not y.shape"
         )
-    return builder_of(x).constant(np.array(found, np.int64))
+    return builder_of(x).constant(np.array(lengths, np.int64))
 
 
 def _factors(x: Variable, factor: float | Variable | Sequence[float], spatial: int) -> ir.Value:
@@ -223,21 +223,23 @@ def _factors(x: Variable, factor: float | Variable | Sequence[float], spatial: i
     b = builder_of(x)
     if isinstance(factor, Variable):
         return _for_each(x, b.cast(factor.value, ir.DataType.FLOAT), spatial, factor)
-    given = [factor] * spatial if isinstance(factor, (int, float)) else list(factor)
-    if len(given) != spatial or min(given) <= 0:
+    factors = [factor] * spatial if isinstance(factor, (int, float)) else list(factor)
+    if len(factors) != spatial or min(factors) <= 0:
         raise OptionError(f"interpolate: expected a positive factor or {spatial} of them, got {factor!r}")
-    return b.constant(np.array(given, np.float32))
+    return b.constant(np.array(factors, np.float32))
 
 
-def _for_each(x: Variable, vector: ir.Value, spatial: int, given: object) -> ir.Value:
+def _for_each(x: Variable, vector: ir.Value, spatial: int, argument: object) -> ir.Value:
     """Return a computed number for each spatial axis; one stands for all."""
     b = builder_of(x)
     flat = b.reshape(vector, [-1])
-    length = None if vector.shape is None else 1 if len(vector.shape) == 0 else vector.shape[0]
+    length = None
+    if vector.shape is not None:
+        length = vector.shape[0] if len(vector.shape) > 0 else 1
     if length == spatial:
         return flat
     if isinstance(length, int) and length != 1:
-        raise OptionError(f"interpolate: expected a number or {spatial} of them, got {given!r}")
+        raise OptionError(f"interpolate: expected a number or {spatial} of them, got {argument!r}")
     return b.op("Expand", [flat, b.constant(np.array([spatial], np.int64))])
 
 

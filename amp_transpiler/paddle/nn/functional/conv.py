@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Computes convolutions and transposed convolutions."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _transposed(
     return as_given(emit("ConvTranspose", operands, attributes), data_format)
 
 
-def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dict[str, Any]) -> list[int]:
+def _extra(x: Variable, weight: Variable, output_size: Sequence[int], attributes: dict[str, Any]) -> list[int]:
     """Return the output padding that gives this size."""
     strides, dilations = attributes["strides"], attributes["dilations"]
     if "auto_pad" in attributes:
@@ -226,12 +226,12 @@ def _extra(x: Variable, weight: Variable, wanted: Sequence[int], attributes: dic
         size = size_at(x, 2 + axis, "conv_transpose with output_size")
         window = dilations[axis] * (weight.shape[2 + axis] - 1) + 1
         least = (size - 1) * strides[axis] + window - pads[axis] - pads[axis + spatial]
-        if not least <= wanted[axis] < least + strides[axis]:
+        if not least <= output_size[axis] < least + strides[axis]:
             raise InputError(
-                f"conv_transpose: output_size {list(wanted)} cannot result from {x!r}: along axis {2 + axis} "
+                f"conv_transpose: output_size {list(output_size)} cannot result from {x!r}: along axis {2 + axis} "
                 f"expected {least} to {least + strides[axis] - 1}"
             )
-        extra.append(wanted[axis] - least)
+        extra.append(output_size[axis] - least)
     return extra
 
 

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels without places, along a sequence."""
+"""Computes the loss of connectionist temporal classification: labels without places, along a sequence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ctc_loss(
     norm_by_times: bool = False,
     zero_infinity: bool = False,
 ) -> Variable:
-    """The negative logarithm of the probability of the labels, over all ways to place them along the sequence.
+    """Return the negative logarithm of the probability of the labels, over all ways to place them along the sequence.
 
     In float32 throughout, whatever level of mixed precision is asked for.
 
@@ -62,7 +62,7 @@ def ctc_loss(
         alpha = _run(b, emitted, _may_skip(b, states, blank), b.unsqueeze(ends[0], [1]), log_probs.shape[0])
         last = b.mul(ends[1], 2)
         tails = b.concat([b.unsqueeze(last, [1]), b.unsqueeze(b.maximum(b.sub(last, 1), 0), [1])], 1)
-        found = b.op("GatherElements", [alpha, tails], {"axis": 1})
+        tail_scores = b.op("GatherElements", [alpha, tails], {"axis": 1})
         none = b.concat(
             [
                 b.unsqueeze(b.op("Not", [b.compare("Less", last, 0)]), [1]),
@@ -70,7 +70,7 @@ def ctc_loss(
             ],
             1,
         )
-        loss = b.neg(b.reduce("ReduceLogSumExp", b.where(none, found, _NEVER), [1], keepdims=False))
+        loss = b.neg(b.reduce("ReduceLogSumExp", b.where(none, tail_scores, _NEVER), [1], keepdims=False))
         if zero_infinity:
             loss = b.where(b.compare("Greater", loss, -_NEVER / 2), 0.0, loss)
         if reduction == "mean":
@@ -79,7 +79,7 @@ def ctc_loss(
 
 
 def _with_gradient_over(like: Variable, scores: ir.Value, lengths: Variable) -> ir.Value:
-    """The same scores, their gradients divided by the lengths."""
+    """Return the same scores; their gradients are divided by the lengths."""
     b = builder_of(like)
     share = b.div(1.0, b.reshape(b.cast(lengths.value, ir.DataType.FLOAT), [1, -1, 1]))
     part = b.mul(scores, share)
@@ -89,7 +89,7 @@ def _with_gradient_over(like: Variable, scores: ir.Value, lengths: Variable) -> 
 
 
 def _with_blanks(b: GraphBuilder, labels: Variable, blank: int) -> ir.Value:
-    """Blank, label, blank, label, ..., blank: [batch, 2 * longest + 1]."""
+    """Return blank, label, blank, label, ..., blank: [batch, 2 * longest + 1]."""
     numbers = b.unsqueeze(b.cast(labels.value, ir.DataType.INT64), [2])
     blanks = b.add(b.mul(numbers, 0), blank)
     pairs = b.reshape(b.concat([blanks, numbers], 2), [0, -1])
@@ -97,7 +97,7 @@ def _with_blanks(b: GraphBuilder, labels: Variable, blank: int) -> ir.Value:
 
 
 def _emitted(b: GraphBuilder, scores: ir.Value, states: ir.Value) -> ir.Value:
-    """The logarithm of the probability of each state at each step, [steps, batch, states]."""
+    """Return the logarithm of the probability of each state at each step, [steps, batch, states]."""
     steps = b.concat([b.slice(b.shape(scores), [0], [1], [0]), b.constant(np.array([1, 1], np.int64))], 0)
     places = b.op("Expand", [b.unsqueeze(b.maximum(states, 0), [0]), steps])
     return b.op("GatherElements", [scores, places], {"axis": 2})
@@ -110,7 +110,7 @@ def _may_skip(b: GraphBuilder, states: ir.Value, blank: int) -> ir.Value:
 
 
 def _run(b: GraphBuilder, emitted: ir.Value, skip: ir.Value, lengths: ir.Value, steps: int) -> ir.Value:
-    """The logarithm of the probability of all ways to each state, after the last step that counts.
+    """Return the logarithm of the probability of all ways to each state, after the last step that counts.
 
     Before the first step all ways are at the first blank, from which they stay or go on to the first label. A known
     number of steps is written out, a free one, -1, is a Scan.
@@ -144,7 +144,7 @@ def _run(b: GraphBuilder, emitted: ir.Value, skip: ir.Value, lengths: ir.Value, 
 
 
 def _moved(b: GraphBuilder, x: ir.Value, places: int, fill: float) -> ir.Value:
-    """`x` so many places to the right along axis 1."""
+    """Move `x` so many places to the right along axis 1."""
     ends = b.constant(np.array([0, places, 0, -places], np.int64))
     return b.op("Pad", [x, ends, b.constant(fill, x.dtype)])
 

@@ -28,7 +28,7 @@ def fractional_max_pool2d(
     random_u: float | None = None,
     return_mask: bool = False,
 ) -> Any:
-    """The largest values of windows of uneven sizes, placed so that images get a given size.
+    """Return the largest values of windows of uneven sizes, placed so that images get a given size.
 
     Args:
         x: [batch, channels, height, width]; height and width must be known.
@@ -51,37 +51,37 @@ def fractional_max_pool3d(
     random_u: float | None = None,
     return_mask: bool = False,
 ) -> Any:
-    """The same for volumes [batch, channels, depth, height, width]; see `fractional_max_pool2d`."""
+    """Do the same for volumes [batch, channels, depth, height, width]; see `fractional_max_pool2d`."""
     return _pool("fractional_max_pool3d", x, output_size, kernel_size, random_u, return_mask)
 
 
 def _pool(
-    what: str, x: Variable, output_size: Sizes, kernel: Size | None, given: float | None, return_mask: bool
+    what: str, x: Variable, output_size: Sizes, kernel: Size | None, random_u: float | None, return_mask: bool
 ) -> Any:
     spatial = int(what[-2])
     if x.ndim != spatial + 2:
         raise InputError(f"{what}: x must have {spatial + 2} dimensions, got {x!r}")
-    if given is not None and not 0 < given < 1:
-        raise OptionError(f"{what}: random_u must be in (0, 1), got {given!r}")
+    if random_u is not None and not 0 < random_u < 1:
+        raise OptionError(f"{what}: random_u must be in (0, 1), got {random_u!r}")
     have = static_sizes(x, what)
     asked = [output_size] * spatial if output_size is None or isinstance(output_size, int) else list(output_size)
     windows = [0] * spatial if kernel is None else numbers(kernel, spatial, f"{what}: kernel_size")
-    want = [size if one is None else one for size, one in zip(have, asked, strict=False)]
+    want = [size if length is None else length for size, length in zip(have, asked, strict=False)]
     if len(asked) != spatial or min(want) < 1 or (kernel is not None and min(windows) < 1):
         raise OptionError(f"{what}: sizes must be positive, {spatial} of them, got {output_size!r} and {kernel!r}")
-    if any(size < one + max(window, 1) - 1 for size, one, window in zip(have, want, windows, strict=True)):
+    if any(size < length + max(window, 1) - 1 for size, length, window in zip(have, want, windows, strict=True)):
         raise InputError(f"{what}: {x!r} is too small for {want} windows of {kernel or 'any'} elements")
     with disable_amp():
-        shift = rand([1]) if given is None else wrap(x, builder_of(x).constant(np.array([given], np.float32)))
+        shift = rand([1]) if random_u is None else wrap(x, builder_of(x).constant(np.array([random_u], np.float32)))
         places = [_places(shift, *sizes) for sizes in zip(have, want, windows, strict=True)]
-    b, found = builder_of(x), x.value
+    b, pooled = builder_of(x), x.value
     for axis, inside in enumerate(places, 2):  # a window is a product of intervals: its maximum is one of maxima
-        found = b.reduce("ReduceMax", b.op("Gather", [found, inside], {"axis": axis}), [axis + 1], keepdims=False)
-    return (wrap(x, found), _positions(x, places, have)) if return_mask else wrap(x, found)
+        pooled = b.reduce("ReduceMax", b.op("Gather", [pooled, inside], {"axis": axis}), [axis + 1], keepdims=False)
+    return (wrap(x, pooled), _positions(x, places, have)) if return_mask else wrap(x, pooled)
 
 
 def _places(shift: Variable, size: int, count: int, window: int) -> ir.Value:
-    """The numbers of the elements in each of `count` windows along an axis; a last one is repeated."""
+    """Return the numbers of the elements in each of `count` windows along an axis; a last one is repeated."""
     b = builder_of(shift)
     step = (size - window) / max(count - (window > 0), 1)
     move = shift.value
@@ -98,20 +98,20 @@ def _places(shift: Variable, size: int, count: int, window: int) -> ir.Value:
 
 
 def _positions(x: Variable, places: Sequence[ir.Value], have: Sequence[int]) -> Variable:
-    """The place of the largest element of each window in the flattened image."""
+    """Return the place of the largest element of each window in the flattened image."""
     b, spatial, windows, flat = builder_of(x), len(places), x.value, None
     for axis, inside in enumerate(places):
         windows = b.op("Gather", [windows, inside], {"axis": 2 + 2 * axis})
         others = [n for n in range(2 * spatial) if n not in (axis, spatial + axis)]
-        own = b.unsqueeze(b.mul(inside, math.prod(have[axis + 1 :])), others)
-        flat = own if flat is None else b.add(flat, own)
+        offsets = b.unsqueeze(b.mul(inside, math.prod(have[axis + 1 :])), others)
+        flat = offsets if flat is None else b.add(flat, offsets)
     assert flat is not None
     order = [0, 1, *range(2, 2 + 2 * spatial, 2), *range(3, 3 + 2 * spatial, 2)]
     windows = b.reshape(b.transpose(windows, order), [0] * (2 + spatial) + [-1])
     best = b.op("ArgMax", [windows], {"axis": 2 + spatial, "keepdims": 1})
     numbers_of = b.reshape(flat, [0] * spatial + [-1])
-    found = b.op("GatherElements", [b.expand_like(numbers_of, windows), best], {"axis": 2 + spatial})
-    return wrap(x, b.squeeze(found, [2 + spatial]))
+    positions = b.op("GatherElements", [b.expand_like(numbers_of, windows), best], {"axis": 2 + spatial})
+    return wrap(x, b.squeeze(positions, [2 + spatial]))
 
 
 accept_name(globals(), __all__)

@@ -1,4 +1,4 @@
-"""The position of the channel axis, and padding in all forms that Paddle accepts."""
+"""Moves the channel axis, and reads padding in all forms that Paddle accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of regression and of probabilities; those of classes are in `classification`."""
+"""Computes losses of regression and of probabilities; `classification` has those of classes."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LEAST_LOG = -100.0  # stands for the logarithm of 0, in Paddle as in torch
 
 
 def mse_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
-    """The squared difference, its mean or sum over all elements, or `none` for each."""
+    """Return the squared difference, its mean or sum over all elements, or `none` for each."""
     b = builder_of(input, label)
     difference = b.sub(input.value, label.value)
     return reduced(input, b.mul(difference, difference), reduction)
 
 
 def l1_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
-    """The absolute difference, its mean or sum over all elements, or `none` for each."""
+    """Return the absolute difference, its mean or sum over all elements, or `none` for each."""
     b = builder_of(input, label)
     return reduced(input, b.op("Abs", [b.sub(input.value, label.value)]), reduction)
 
@@ -46,7 +46,7 @@ def l1_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variab
 def smooth_l1_loss(
     input: Variable, label: Variable, reduction: str = "mean", delta: float = 1.0, is_huber: bool = True
 ) -> Variable:
-    """Half the squared difference where that is below `delta`, else `delta * (|difference| - delta / 2)`.
+    """Return `difference**2 / 2` where `|difference|` is below `delta`, else `delta * (|difference| - delta / 2)`.
 
     Without `is_huber`, all of that over `delta`.
 
@@ -65,7 +65,7 @@ def smooth_l1_loss(
 def binary_cross_entropy(
     input: Variable, label: Variable, weight: Variable | None = None, reduction: str = "mean"
 ) -> Variable:
-    """`-label * log(input) - (1 - label) * log(1 - input)`; a logarithm is at least -100.
+    """Return `-label * log(input) - (1 - label) * log(1 - input)`; a logarithm is at least -100.
 
     Its nodes carry the function's name in their metadata: policy `torch` refuses them outside of `disable_amp`.
 
@@ -94,7 +94,7 @@ def _marked(b: GraphBuilder, function: str) -> Iterator[None]:
 
 
 def _log(like: Variable, x: ir.Value) -> ir.Value:
-    """The logarithm of a number that may be 0, where its gradient is 0."""
+    """Return the logarithm of a number that may be 0, where its gradient is 0."""
     b = builder_of(like)
     wide = b.high(x)  # the bound is too small for float16
     log = b.op("Log", [b.maximum(wide, _TINY)])
@@ -108,7 +108,7 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Variable | None = None,
 ) -> Variable:
-    """The binary cross entropy of `sigmoid(logit)`, without overflow.
+    """Return the binary cross entropy of `sigmoid(logit)`, without overflow.
 
     Args:
         logit: any numbers.
@@ -127,7 +127,7 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(input: Variable, label: Variable, reduction: str = "mean", log_target: bool = False) -> Variable:
-    """`label * (log(label) - input)`, 0 where `label` is not positive.
+    """Return `label * (log(label) - input)`, 0 where `label` is not positive.
 
     Args:
         input: logarithms of probabilities.

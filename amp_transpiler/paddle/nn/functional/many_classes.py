@@ -1,4 +1,4 @@
-"""Losses for very many classes: trees and clusters of classes, margins between them, samples of them."""
+"""Computes losses for very many classes: in trees and clusters, with margins, over samples of them."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def hsigmoid_loss(
     path_code: Variable | None = None,
     is_sparse: bool = False,
 ) -> Variable:
-    """The loss of a tree of binary decisions, at whose leaves the classes are: hierarchical sigmoid.
+    """Return the loss of a tree of binary decisions whose leaves are the classes: hierarchical sigmoid.
 
     Args:
         input: features, [batch, size].
         label: classes, int64 or int32, [batch] or [batch, 1].
         num_classes: how many there are, at least 2.
-        weight: one vector a decision, [num_classes - 1, size]; as many as the tables name, with one of one's own.
+        weight: one vector a decision, [num_classes - 1, size]; with a tree of the user's, as many as its tables name.
         bias: one number a decision, [num_classes - 1] or [num_classes - 1, 1].
         path_table: the decisions on the way to each sample's class, [batch, longest], negative behind the last; a
             complete binary tree unless given.
@@ -59,7 +59,7 @@ def hsigmoid_loss(
         The loss of each sample, [batch, 1].
 
     Raises:
-        OptionError: there are fewer than two classes, or one of the tables is given alone.
+        OptionError: there are fewer than two classes, or only one of the tables is given.
     """
     del is_sparse
     if num_classes < 2:
@@ -83,7 +83,7 @@ def hsigmoid_loss(
 
 
 def _paths(b: GraphBuilder, label: Variable, classes: int) -> tuple[ir.Value, ir.Value]:
-    """Decisions and outcomes in a complete binary tree: class c is node `c + classes`, whose parent is half of it."""
+    """Return decisions and outcomes in a complete binary tree; class c is node `c + classes`, its parent half of it."""
     leaves = np.arange(classes) + classes
     longest = int(leaves[-1]).bit_length() - 1
     parents = leaves[:, None] >> np.arange(1, longest + 1)
@@ -105,7 +105,7 @@ def margin_cross_entropy(
     return_softmax: bool = False,
     reduction: str | None = "mean",
 ) -> Any:
-    """Cross entropy with a margin around the label's class, as ArcFace, CosFace and SphereFace have it.
+    """Return the cross entropy with a margin around the label's class, as ArcFace, CosFace and SphereFace have it.
 
     The cosine `c` of the label's class becomes `cos(margin1 * acos(c) + margin2) - margin3`; then all are multiplied by
     `scale`. In float32 throughout.
@@ -127,14 +127,14 @@ def margin_cross_entropy(
     with disable_amp():
         cosines = logits.astype("float32")
         index = b.reshape(b.cast(label.value, ir.DataType.INT64), [-1, 1])
-        own = wrap(logits, b.compare("Equal", index, b.constant(np.arange(classes))))
+        is_label = wrap(logits, b.compare("Equal", index, b.constant(np.arange(classes))))
         inner = 1 - 2.0**-20  # the angle has no derivative at -1 and 1
         safe = wrap(logits, b.minimum(b.maximum(cosines.value, -inner), inner))
         angle = emit("Acos", [safe]) * margin1 + margin2
-        moved = where(own, emit("Cos", [angle]) - margin3, cosines) * scale
+        moved = where(is_label, emit("Cos", [angle]) - margin3, cosines) * scale
         loss, shares = softmax_with_cross_entropy(moved, wrap(label, index), return_softmax=True)
-        found = reduced(logits, loss.value, reduction or "none")
-    return (found, shares) if return_softmax else found
+        reduced_loss = reduced(logits, loss.value, reduction or "none")
+    return (reduced_loss, shares) if return_softmax else reduced_loss
 
 
 def adaptive_log_softmax_with_loss(
@@ -145,7 +145,7 @@ def adaptive_log_softmax_with_loss(
     cutoffs: Sequence[int],
     head_bias: Variable | None = None,
 ) -> tuple[Variable, Variable]:
-    """The logarithms of the probabilities of labels, whose rare classes are in clusters with smaller vectors.
+    """Return logarithms of the probabilities of labels; rare classes are in clusters with smaller vectors.
 
     Every cluster is computed for every sample, so that sizes do not depend on the data.
 
@@ -176,21 +176,21 @@ def adaptive_log_softmax_with_loss(
         inside = b.minimum(b.maximum(places, 0), last)
         return b.op("GatherElements", [scores, inside], {"axis": 1})
 
-    found = taken(head, index, cutoffs[0] - 1)
+    chosen = taken(head, index, cutoffs[0] - 1)
     for number, (first, last) in enumerate(itertools.pairwise(cutoffs)):
         inner, outer = tail_weights[number]
         scores = b.op("LogSoftmax", [linear(linear(input, inner), outer).value], {"axis": 1})
         place = cutoffs[0] + number
         joined = b.add(b.slice(head, [place], [place + 1], [1]), taken(scores, b.sub(index, first), last - first - 1))
-        found = b.where(b.compare("GreaterOrEqual", index, first), joined, found)
-    output = b.squeeze(found, [1])
+        chosen = b.where(b.compare("GreaterOrEqual", index, first), joined, chosen)
+    output = b.squeeze(chosen, [1])
     return wrap(input, output), reduced(input, b.neg(output), "mean")
 
 
 def class_center_sample(
     label: Variable, num_classes: int, num_samples: int, group: Any = None
 ) -> tuple[Variable, Variable]:
-    """The classes of the labels, filled up with others drawn at random, and the labels as places among them.
+    """Fill the classes of the labels up with others drawn at random; return them, and the labels as places among them.
 
     Args:
         label: classes, int64 or int32, [batch].

@@ -1,4 +1,4 @@
-"""Attention of which parts are left out, by ranges of rows, by lengths, or by a list: masks are written out in full."""
+"""Computes attention that leaves parts out, by ranges of rows, lengths or a list; masks are written out in full."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def flashmask_attention(
     rng_name: str = "",
     training: bool = True,
 ) -> Variable:
-    """Attention in which each column of the scores leaves out a range of rows or two.
+    """Attend with scores whose columns each leave out a range of rows or two.
 
     Args:
         query: [batch, length, heads, size].
@@ -74,9 +74,12 @@ def flashmask_attention(
     if startend_row_indices is None:
         return _attention(query, key, value, unsqueeze(allowed, [0, 1]), None, dropout, training)
     left_out = _left_out(startend_row_indices, unsqueeze(rows, [0, 1]), causal=causal)
-    heads, own = size_at(query, 2, "flashmask_attention"), size_at(startend_row_indices, 1, "flashmask_attention")
-    if own not in (1, heads):
-        left_out = left_out.repeat_interleave(heads // own, 1)
+    heads, bound_heads = (
+        size_at(query, 2, "flashmask_attention"),
+        size_at(startend_row_indices, 1, "flashmask_attention"),
+    )
+    if bound_heads not in (1, heads):
+        left_out = left_out.repeat_interleave(heads // bound_heads, 1)
     return _attention(query, key, value, allowed & ~left_out, None, dropout, training)
 
 
@@ -89,12 +92,12 @@ def _left_out(bounds: Variable, rows: Variable, *, causal: bool) -> Variable:
             f"got {bounds!r}"
         )
     starts = [unsqueeze(bounds[:, :, :, place].astype("int64"), 2) for place in range(count)]
-    found: Variable = rows >= starts[0]
+    masked: Variable = rows >= starts[0]
     if not causal and count == 2:
-        found = found | (rows < starts[1])
+        masked = masked | (rows < starts[1])
     elif count > 1:
-        found = found & (rows < starts[1])
-    return found | ((rows >= starts[2]) & (rows < starts[3])) if count == 4 else found
+        masked = masked & (rows < starts[1])
+    return masked | ((rows >= starts[2]) & (rows < starts[3])) if count == 4 else masked
 
 
 def flash_attn_varlen_qkvpacked(
@@ -112,7 +115,7 @@ def flash_attn_varlen_qkvpacked(
     varlen_padded: bool = True,
     training: bool = True,
 ) -> tuple[Variable, None]:
-    """Attention within each of several sequences that lie one behind the other in one tensor.
+    """Attend within each of several sequences that lie one behind the other in one tensor.
 
     The scores of all sequences with all are made, and those of different ones left out: memory grows with the square of
     the whole length.
@@ -156,9 +159,9 @@ def flash_attn_varlen_qkvpacked(
     if causal:
         allowed = allowed & (unsqueeze(of_query[1], 1) >= of_key[1])
     allowed = allowed & unsqueeze(of_query[2], 1)
-    found = _attention(query, key, value, unsqueeze(allowed, [0, 1]), scale, dropout, training)
-    given = transpose(reshape(found[0], [-1, heads, groups - 2, size]), [0, 2, 1, 3])
-    return reshape(given, [-1, (groups - 2) * heads, size]), None
+    attended = _attention(query, key, value, unsqueeze(allowed, [0, 1]), scale, dropout, training)
+    groups_first = transpose(reshape(attended[0], [-1, heads, groups - 2, size]), [0, 2, 1, 3])
+    return reshape(groups_first, [-1, (groups - 2) * heads, size]), None
 
 
 def _sequence_of(numbers: Variable, begins: Variable, room: int) -> tuple[Variable, Variable, Variable]:
@@ -182,7 +185,7 @@ def sparse_attention(
     key_padding_mask: Variable | None = None,
     attn_mask: Variable | None = None,
 ) -> Variable:
-    """Attention of which only listed scores count. All of them are made: the list saves neither time nor memory here.
+    """Attend with listed scores only. All scores are computed: the list saves neither time nor memory here.
 
     Args:
         query: [batch, heads, length, size].
@@ -238,14 +241,16 @@ def _attention(
     dropout: float,
     training: bool,
 ) -> Variable:
-    """Attention with a mask that may leave a row nothing: such a row attends to all first, and becomes zeros."""
+    """Attend with a mask that may leave a row nothing: such a row attends to all first, and becomes zeros."""
     some = any_of(allowed, 3, keepdim=True)
-    found = scaled_dot_product_attention(
+    attended = scaled_dot_product_attention(
         query, key, value, allowed | ~some, dropout, training=training, scale=scale, enable_gqa=True
     )
-    b = builder_of(found)
-    kept = b.transpose(some.value, [0, 2, 1, 3])
-    return wrap(found, b.where(kept, found.value, b.cast(b.constant(0.0), found.value.dtype or ir.DataType.FLOAT)))
+    b = builder_of(attended)
+    has_key = b.transpose(some.value, [0, 2, 1, 3])
+    return wrap(
+        attended, b.where(has_key, attended.value, b.cast(b.constant(0.0), attended.value.dtype or ir.DataType.FLOAT))
+    )
 
 
 accept_name(globals(), __all__)

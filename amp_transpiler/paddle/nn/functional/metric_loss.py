@@ -1,4 +1,4 @@
-"""Losses of distances and margins, and those of distributions."""
+"""Computes losses of distances, of margins and of distributions."""
 # ruff: noqa: A002  # Paddle's argument names
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ __all__ = [
 
 
 def cosine_similarity(x1: Variable, x2: Variable, axis: int = 1, eps: float = 1e-8) -> Variable:
-    """The cosine of the angle between vectors along `axis`; lengths of less than `eps` count as `eps`."""
+    """Return the cosine of the angle between vectors along `axis`; lengths of less than `eps` count as `eps`."""
     b = builder_of(x1, x2)
-    one, other = in_one_type(x1, x2)
-    wide, wider = b.high(one), b.high(other)
+    first, second = in_one_type(x1, x2)
+    wide, wider = b.high(first), b.high(second)
     axes = [axis_of(x1 if x1.ndim >= x2.ndim else x2, axis)]
     product = b.sum(b.mul(wide, wider), axes, keepdims=False)
     squares = b.mul(*(b.sum(b.mul(v, v), axes, keepdims=False) for v in (wide, wider)))
-    return wrap(x1, b.cast(b.div(product, b.op("Sqrt", [b.maximum(squares, eps * eps)])), one.dtype))
+    return wrap(x1, b.cast(b.div(product, b.op("Sqrt", [b.maximum(squares, eps * eps)])), first.dtype))
 
 
 def pairwise_distance(
     x: Variable, y: Variable, p: float = 2.0, epsilon: float = 1e-6, keepdim: bool = False
 ) -> Variable:
-    """The `p`-norm of `x - y + epsilon` along the last axis."""
+    """Return the `p`-norm of `x - y + epsilon` along the last axis."""
     b = builder_of(x, y)
-    one, other = in_one_type(x, y)
-    return norm(wrap(x, b.add(b.sub(one, other), epsilon)), float(p), -1, keepdim)
+    first, second = in_one_type(x, y)
+    return norm(wrap(x, b.add(b.sub(first, second), epsilon)), float(p), -1, keepdim)
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
-    """The squared difference of each element."""
+    """Return the squared difference of each element."""
     b = builder_of(input, label)
     difference = b.sub(*in_one_type(input, label))
     return wrap(input, b.mul(difference, difference))
@@ -75,14 +75,14 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
 def margin_ranking_loss(
     input: Variable, other: Variable, label: Variable, margin: float = 0.0, reduction: str = "mean"
 ) -> Variable:
-    """`max(0, margin - label * (input - other))`; a label of 1 says that `input` should be the larger, -1 `other`."""
+    """Return `max(0, margin - label * (input - other))`; label 1 wants a larger `input`, -1 a larger `other`."""
     b = builder_of(input, other, label)
-    one, two, sign = in_one_type(input, other, label)
-    return reduced(input, b.op("Relu", [b.add(b.mul(sign, b.sub(two, one)), float(margin))]), reduction)
+    first, second, sign = in_one_type(input, other, label)
+    return reduced(input, b.op("Relu", [b.add(b.mul(sign, b.sub(second, first)), float(margin))]), reduction)
 
 
 def hinge_embedding_loss(input: Variable, label: Variable, margin: float = 1.0, reduction: str = "mean") -> Variable:
-    """`input` where the label is 1, `max(0, margin - input)` where it is -1."""
+    """Return `input` where the label is 1, `max(0, margin - input)` where it is -1."""
     b = builder_of(input, label)
     far = b.op("Relu", [b.sub(float(margin), input.value)])
     return reduced(input, b.where(b.compare("Equal", label.value, 1), input.value, far), reduction)
@@ -91,7 +91,7 @@ def hinge_embedding_loss(input: Variable, label: Variable, margin: float = 1.0, 
 def cosine_embedding_loss(
     input1: Variable, input2: Variable, label: Variable, margin: float = 0, reduction: str = "mean"
 ) -> Variable:
-    """`1 - cosine` where the label is 1, `max(0, cosine - margin)` where it is -1.
+    """Return `1 - cosine` where the label is 1, `max(0, cosine - margin)` where it is -1.
 
     Args:
         input1: [batch, size] or [size].
@@ -115,7 +115,7 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Variable:
-    """`max(0, distance to positive - distance to negative + margin)`.
+    """Return `max(0, distance to positive - distance to negative + margin)`.
 
     Args:
         input: [batch, size].
@@ -149,7 +149,7 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Variable:
-    """`max(0, distance to positive - distance to negative + margin)`, by `pairwise_distance` with `p` and `epsilon`."""
+    """Return `triplet_margin_with_distance_loss` by `pairwise_distance` with `p` and `epsilon`."""
 
     def distance(x: Variable, y: Variable) -> Variable:
         return pairwise_distance(x, y, p, epsilon)
@@ -165,7 +165,7 @@ def multi_margin_loss(
     weight: Variable | None = None,
     reduction: str = "mean",
 ) -> Variable:
-    """The mean over other classes of `max(0, margin - score of the label + score of the class) ** p`.
+    """Return the mean over other classes of `max(0, margin - score of the label + score of the class) ** p`.
 
     Args:
         input: scores, [batch, classes].
@@ -177,8 +177,8 @@ def multi_margin_loss(
     """
     b = builder_of(input, label, weight)
     column = b.unsqueeze(b.cast(label.value, ir.DataType.INT64), [1])
-    own = b.op("GatherElements", [input.value, column], {"axis": 1})
-    loss = b.op("Relu", [b.add(b.sub(input.value, own), float(margin))])
+    label_scores = b.op("GatherElements", [input.value, column], {"axis": 1})
+    loss = b.op("Relu", [b.add(b.sub(input.value, label_scores), float(margin))])
     loss = loss if p == 1 else b.pow(loss, float(p))
     if weight is not None:
         loss = b.mul(loss, b.unsqueeze(b.op("Gather", [weight.value, label.value], {"axis": 0}), [1]))
@@ -193,7 +193,7 @@ def _size(x: Variable, axis: int) -> ir.Value:
 
 
 def multi_label_margin_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
-    """The sum of `max(0, 1 - score of a label + score of a class that is none)` over pairs, over the classes.
+    """Sum `max(0, 1 - score of a label + score of a class that is none)` over pairs, over the classes.
 
     Args:
         input: scores, [batch, classes].
@@ -206,14 +206,14 @@ def multi_label_margin_loss(input: Variable, label: Variable, reduction: str = "
     ended = b.op("CumSum", [b.cast(b.compare("Less", numbers, 0), ir.DataType.INT32), axis])
     counts = b.compare("Equal", ended, 0)
     places = b.maximum(numbers, 0)
-    own = b.op("GatherElements", [input.value, places], {"axis": 1})
+    label_scores = b.op("GatherElements", [input.value, places], {"axis": 1})
     marks = b.op(
         "ScatterElements",
         [b.zeros_like(input.value, ir.DataType.INT32), places, b.cast(counts, ir.DataType.INT32)],
         {"axis": 1, "reduction": "add"},
     )
     other = b.compare("Equal", marks, 0)
-    gap = b.op("Relu", [b.add(b.sub(b.unsqueeze(input.value, [1]), b.unsqueeze(own, [2])), 1.0)])
+    gap = b.op("Relu", [b.add(b.sub(b.unsqueeze(input.value, [1]), b.unsqueeze(label_scores, [2])), 1.0)])
     pairs = b.op("And", [b.unsqueeze(counts, [2]), b.unsqueeze(other, [1])])
     total = b.sum(b.where(pairs, gap, 0.0), [1, 2], keepdims=False)
     loss = b.div(total, b.cast(_size(input, 1), total.dtype))
@@ -223,21 +223,21 @@ def multi_label_margin_loss(input: Variable, label: Variable, reduction: str = "
 def multi_label_soft_margin_loss(
     input: Variable, label: Variable, weight: Variable | None = None, reduction: str = "mean"
 ) -> Variable:
-    """The mean over classes of the binary cross entropy of `sigmoid(input)`; `weight` is a factor on each class."""
+    """Return the mean over classes of the binary cross entropy of `sigmoid(input)`; `weight` is a factor a class."""
     loss = binary_cross_entropy_with_logits(input, label, weight, "none")
     b = builder_of(loss)
     return reduced(input, b.cast(b.mean(loss.value, [input.ndim - 1], keepdims=False), input.value.dtype), reduction)
 
 
 def soft_margin_loss(input: Variable, label: Variable, reduction: str = "mean") -> Variable:
-    """`log(1 + exp(-label * input))`, for labels of 1 and -1."""
+    """Return `log(1 + exp(-label * input))`, for labels of 1 and -1."""
     b = builder_of(input, label)
     sign = b.cast(label.value, input.value.dtype)
     return reduced(input, b.op("Softplus", [b.neg(b.mul(sign, input.value))]), reduction)
 
 
 def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002) -> Variable:
-    """The cross entropy of which positive belongs to an anchor, by their products, and a quarter of their squares.
+    """Return the cross entropy of which positive belongs to an anchor, by products, and a quarter of the squares.
 
     Args:
         anchor: [batch, size].
@@ -261,7 +261,7 @@ def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: f
 
 
 def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5) -> Variable:
-    """One less twice what prediction and label share, over their sum, its mean over the batch.
+    """Return 1 less twice what prediction and label share, over their sum, as its mean over the batch.
 
     Args:
         input: probabilities, [batch, ..., classes].
@@ -280,7 +280,7 @@ def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5) -> Variab
 
 
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4) -> Variable:
-    """`-label * log(input + epsilon) - (1 - label) * log(1 - input + epsilon)` of each element."""
+    """Return `-label * log(input + epsilon) - (1 - label) * log(1 - input + epsilon)` of each element."""
     b = builder_of(input, label)
     p, y = in_one_type(input, label)
     yes = b.mul(y, b.op("Log", [b.add(p, epsilon)]))
@@ -296,7 +296,7 @@ def sigmoid_focal_loss(
     gamma: float = 2.0,
     reduction: str = "sum",
 ) -> Variable:
-    """The binary cross entropy with less weight on what is predicted well.
+    """Return the binary cross entropy with less weight on what is predicted well.
 
     Args:
         logit: any numbers.
@@ -327,7 +327,7 @@ def poisson_nll_loss(
     epsilon: float = 1e-8,
     reduction: str = "mean",
 ) -> Variable:
-    """The negative log likelihood of counts by Poisson's distribution.
+    """Return the negative log likelihood of counts by Poisson's distribution.
 
     Args:
         input: the logarithm of the rate; the rate itself with `log_input=False`.
@@ -358,7 +358,7 @@ def gaussian_nll_loss(
     epsilon: float = 1e-6,
     reduction: str = "mean",
 ) -> Variable:
-    """The negative log likelihood by normal distributions of means `input` and of `variance`, at least `epsilon`.
+    """Return the negative log likelihood by normal distributions of means `input`; `variance` is at least `epsilon`.
 
     `full` adds the constant of the distribution.
     """

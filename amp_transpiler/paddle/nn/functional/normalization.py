@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Normalises over a batch, over the last axes, over groups of channels, and by norms."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def batch_norm(
         x.value,
         _vector(x, weight, channels, 1.0, ir.DataType.FLOAT),
         _vector(x, bias, channels, 0.0, ir.DataType.FLOAT),
-        *(program.value(program.updates.get(each.name, each.name)) for each in (running_mean, running_var)),
+        *(
+            program.value(program.updates.get(statistic.name, statistic.name))
+            for statistic in (running_mean, running_var)
+        ),
     ]
     attributes = {"epsilon": float(epsilon), "momentum": float(momentum), "training_mode": int(use_batch)}
     if not use_batch:
@@ -77,10 +80,10 @@ def batch_norm(
     return as_given(wrap(x, y), data_format)
 
 
-def _vector(x: Variable, given: Variable | None, size: int, fill: float, dtype: ir.DataType | None) -> ir.Value:
+def _vector(x: Variable, vector: Variable | None, size: int, fill: float, dtype: ir.DataType | None) -> ir.Value:
     """Return the given vector, or a constant one."""
-    if given is not None:
-        return given.value
+    if vector is not None:
+        return vector.value
     return builder_of(x).constant(np.full(size, fill), dtype)
 
 

@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Pools by means and largest values over windows."""
 
 from __future__ import annotations
 
@@ -198,13 +198,13 @@ def adaptive_avg_pool2d(
     x = channels_first(x, data_format)
     if x.ndim != 4:
         raise InputError(f"{what}: x must have 4 dimensions, got {x!r}")
-    given = [output_size] * 2 if output_size is None or isinstance(output_size, int) else list(output_size)
-    if len(given) != 2 or any(size is not None and size < 1 for size in given):
+    sizes = [output_size] * 2 if output_size is None or isinstance(output_size, int) else list(output_size)
+    if len(sizes) != 2 or any(size is not None and size < 1 for size in sizes):
         raise OptionError(f"{what}: output_size must be a positive number, None, or two of them, got {output_size!r}")
-    if given == [1, 1]:
+    if sizes == [1, 1]:
         return as_given(emit("GlobalAveragePool", [x]), data_format)
     have = static_sizes(x, what)
-    want = [h if size is None else size for h, size in zip(have, given, strict=True)]
+    want = [h if size is None else size for h, size in zip(have, sizes, strict=True)]
     if all(h % w == 0 for h, w in zip(have, want, strict=True)):
         window = [h // w for h, w in zip(have, want, strict=True)]
         pooled = emit("AveragePool", [x], {"kernel_shape": window, "strides": window})

@@ -1,4 +1,4 @@
-"""Transducers' loss and beams of a search: what runs along two sequences, or back along one."""
+"""Computes what runs along two sequences, the loss of transducers, or back along one, the beams of a search."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rnnt_loss(
     fastemit_lambda: float = 0.001,
     reduction: str = "mean",
 ) -> Variable:
-    """The loss of recurrent transducers: minus the logarithm of the probability of the labels, over all alignments.
+    """Return the loss of recurrent transducers: minus the log probability of the labels, over all alignments.
 
     In float32 throughout, whatever level of mixed precision is asked for.
 
@@ -65,7 +65,7 @@ def rnnt_loss(
 
 
 def _of_labels(b: GraphBuilder, scores: ir.Value, label: Variable, steps: int, places: int) -> ir.Value:
-    """The scores of the next label at each step and place, [batch, steps, places]: at the last place there is none."""
+    """Return the scores of the next label at each step and place, [batch, steps, places]; the last place has none."""
     numbers = b.unsqueeze(b.cast(label.value, ir.DataType.INT64), [1, 3])
     index = b.add(numbers, b.constant(np.zeros([1, steps, 1, 1], np.int64)))
     taken = b.op("GatherElements", [b.slice(scores, [0], [places - 1], [2]), index], {"axis": 3})
@@ -75,9 +75,9 @@ def _of_labels(b: GraphBuilder, scores: ir.Value, label: Variable, steps: int, p
 def _by_diagonals(
     b: GraphBuilder, waited: ir.Value, said: ir.Value, steps: int, places: int, ends: list[ir.Value]
 ) -> ir.Value:
-    """The logarithm of the probability of all ways to each sample's end, [batch].
+    """Return the logarithm of the probability of all ways to each sample's end, [batch].
 
-    All cells of one diagonal (step plus place) depend on the diagonal before alone, so they are computed at once.
+    All cells of one diagonal (step plus place) depend only on the diagonal before, so they are computed at once.
     """
     count = steps + places - 1
     step = np.arange(count)[:, None] - np.arange(places)
@@ -109,7 +109,7 @@ def _by_diagonals(
 
 
 def gather_tree(ids: Variable, parents: Variable) -> Variable:
-    """The sequences that a beam search ended in, from what it chose at each step and which beam it came from.
+    """Return the sequences that a beam search ended in, from its choices and the beams that they came from.
 
     Args:
         ids: the chosen, [steps, batch, beams], integers; the number of steps must be known.
@@ -122,12 +122,12 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
     b = builder_of(ids, parents)
     chosen = b.nodes("Split", [ids.value], {"axis": 0, "num_outputs": steps}, outputs=steps)
     before = b.nodes("Split", [parents.value], {"axis": 0, "num_outputs": steps}, outputs=steps)
-    found = [chosen[-1]]
+    sequences = [chosen[-1]]
     place = b.cast(before[-1], ir.DataType.INT64)
     for step in range(steps - 2, -1, -1):
-        found.append(b.op("GatherElements", [chosen[step], place], {"axis": 2}))
+        sequences.append(b.op("GatherElements", [chosen[step], place], {"axis": 2}))
         place = b.op("GatherElements", [b.cast(before[step], ir.DataType.INT64), place], {"axis": 2})
-    return wrap(ids, b.concat(found[::-1], 0))
+    return wrap(ids, b.concat(sequences[::-1], 0))
 
 
 accept_name(globals(), __all__)

@@ -1,4 +1,4 @@
-"""Functions that draw random numbers: dropout."""
+"""Drops elements and channels at random."""
 # ruff: noqa: A002  # Paddle's names
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def dropout(
 ) -> Variable:
     """Set elements to 0 at random.
 
-    The program keeps a random seed and the step's number as persistable values. So each run draws anew, and draws the
-    same in every process that starts from the same state. `clone(for_test=True)` removes it.
+    The program keeps a random seed and the step's number as persistable values. So each run draws new numbers, and
+    every process that starts from the same state draws the same ones. `clone(for_test=True)` removes it.
 
     Args:
         x: the tensor to drop elements of.
@@ -92,7 +92,7 @@ def alpha_dropout(x: Variable, p: float = 0.5, training: bool = True) -> Variabl
 
 
 def feature_alpha_dropout(x: Variable, p: float = 0.5, training: bool = True) -> Variable:
-    """`alpha_dropout` of whole channels."""
+    """Drop whole channels as `alpha_dropout` drops elements."""
     return _alpha_dropped(x, p, training, [0, 1])
 
 
@@ -107,10 +107,10 @@ def _alpha_dropped(x: Variable, p: float, training: bool, axes: Sequence[int]) -
     b = builder_of(x)
     factor = ((1 - p) * (1 + p * _LOWEST**2)) ** -0.5
     shift = -factor * _LOWEST * p
-    kept = _dropped(x, b.cast(_ones(x, axes), ir.DataType.FLOAT), p)  # 0 or 1 / (1 - p); 1 where nothing drops
+    mask = _dropped(x, b.cast(_ones(x, axes), ir.DataType.FLOAT), p)  # 0 or 1 / (1 - p); 1 where nothing drops
     scaled = b.add(b.mul(x.value, factor), shift)
-    drawn = b.where(b.compare("Greater", kept, 0.0), scaled, factor * _LOWEST + shift)
-    return wrap(x, b.where(b.compare("Equal", kept, 1.0), x.value, drawn))
+    drawn = b.where(b.compare("Greater", mask, 0.0), scaled, factor * _LOWEST + shift)
+    return wrap(x, b.where(b.compare("Equal", mask, 1.0), x.value, drawn))
 
 
 def _dropped(x: Variable, value: ir.Value, p: float) -> ir.Value:
@@ -121,7 +121,7 @@ def _dropped(x: Variable, value: ir.Value, p: float) -> ir.Value:
 
 
 def _ones(x: Variable, axes: Sequence[int]) -> ir.Value:
-    """Ones in the shape of `x` along `axes`, with 1 along the others."""
+    """Return ones in the shape of `x` along `axes`, with 1 along the others."""
     builder = builder_of(x)
     drawn = builder.constant(np.array([axis in axes for axis in range(x.ndim)]))
     shape = builder.where(drawn, builder.shape(x.value), 1)

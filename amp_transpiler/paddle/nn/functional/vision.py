@@ -1,4 +1,4 @@
-"""Pixels: shuffling, windows as columns and back, grids to sample at; and what masks and smooths labels."""
+"""Moves pixels: shuffles them, makes columns of windows, samples at grids; builds masks and smooths labels."""
 # Paddle's names
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW
     b, channels = builder_of(x), size_at(x, 1, "pixel_unshuffle")
     deep = b.op("SpaceToDepth", [x.value], {"blocksize": r})  # the pixels before the channels
     order = np.arange(r * r * channels).reshape(r * r, channels).T.reshape(-1)
-    found = deep if channels == 1 else b.op("Gather", [deep, b.constant(order.astype(np.int64))], {"axis": 1})
-    return as_given(wrap(x, found), data_format)
+    regrouped = deep if channels == 1 else b.op("Gather", [deep, b.constant(order.astype(np.int64))], {"axis": 1})
+    return as_given(wrap(x, regrouped), data_format)
 
 
 def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Variable:
@@ -109,7 +109,7 @@ def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_fo
 
 
 def zeropad2d(x: Variable, padding: Pair, data_format: str = "NCHW") -> Variable:
-    """Zeros around images: left, right, top, bottom, or one number for all."""
+    """Put zeros around images: left, right, top, bottom, or one number for all."""
     return pad(x, numbers(padding, 4, "zeropad2d: padding"), "constant", 0.0, data_format)
 
 
@@ -163,11 +163,11 @@ def unfold(x: Variable, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 
 
 
 def _edges(paddings: Pair, what: str) -> list[int]:
-    """Top, left, bottom, right."""
-    given = [paddings] if isinstance(paddings, int) else [int(amount) for amount in paddings]
-    if len(given) == 4:
-        return given
-    return numbers(given, 2, f"{what}: paddings") * 2
+    """Return the padding at the top, left, bottom and right."""
+    amounts = [paddings] if isinstance(paddings, int) else [int(amount) for amount in paddings]
+    if len(amounts) == 4:
+        return amounts
+    return numbers(amounts, 2, f"{what}: paddings") * 2
 
 
 def fold(
@@ -220,7 +220,7 @@ def fold(
 
 
 def affine_grid(theta: Variable, out_shape: Sequence[int], align_corners: bool = True) -> Variable:
-    """The places, from -1 to 1, that images moved by matrices are sampled at; see `grid_sample`.
+    """Return the places, from -1 to 1, at which images moved by matrices are sampled; see `grid_sample`.
 
     Args:
         theta: [batch, 2, 3], or [batch, 3, 4] for volumes.
@@ -274,7 +274,7 @@ def grid_sample(
 
 
 def bilinear(x1: Variable, x2: Variable, weight: Variable, bias: Variable | None = None) -> Variable:
-    """`x1 @ weight[k] @ x2` for each output k, and `bias`.
+    """Return `x1 @ weight[k] @ x2` for each output k, and `bias`.
 
     Args:
         x1: [batch, one].
@@ -284,12 +284,12 @@ def bilinear(x1: Variable, x2: Variable, weight: Variable, bias: Variable | None
     """
     b = builder_of(x1, x2, weight, bias)
     rows = b.matmul(b.unsqueeze(x1.value, [0]), weight.value)  # [out, batch, other]
-    found = b.transpose(b.cast(b.sum(b.mul(rows, x2.value), [2], keepdims=False), x1.value.dtype), [1, 0])
-    return wrap(x1, found if bias is None else b.add(found, bias.value))
+    products = b.transpose(b.cast(b.sum(b.mul(rows, x2.value), [2], keepdims=False), x1.value.dtype), [1, 0])
+    return wrap(x1, products if bias is None else b.add(products, bias.value))
 
 
 def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any = "int64") -> Variable:
-    """1 at the first places of each row, as many as `x` says, and 0 behind.
+    """Return 1 at the first places of each row, as many as `x` says, and 0 behind.
 
     Args:
         x: lengths, integers.
@@ -307,7 +307,7 @@ def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any 
 
 
 def label_smooth(label: Variable, prior_dist: Variable | None = None, epsilon: float = 0.1) -> Variable:
-    """`(1 - epsilon) * label + epsilon * prior`, the prior being even unless `prior_dist` is given.
+    """Return `(1 - epsilon) * label + epsilon * prior`; the prior is even unless `prior_dist` is given.
 
     Raises:
         OptionError: `epsilon` is outside of [0, 1].
@@ -315,10 +315,10 @@ def label_smooth(label: Variable, prior_dist: Variable | None = None, epsilon: f
     if not 0 <= epsilon <= 1:
         raise OptionError(f"label_smooth: epsilon must be from 0 to 1, got {epsilon}")
     b = builder_of(label, prior_dist)
-    kept = b.mul(label.value, 1.0 - epsilon)
+    scaled = b.mul(label.value, 1.0 - epsilon)
     if prior_dist is None:
-        return wrap(label, b.add(kept, epsilon / size_at(label, -1, "label_smooth")))
-    return wrap(label, b.add(kept, b.mul(in_one_type(label, prior_dist)[1], float(epsilon))))
+        return wrap(label, b.add(scaled, epsilon / size_at(label, -1, "label_smooth")))
+    return wrap(label, b.add(scaled, b.mul(in_one_type(label, prior_dist)[1], float(epsilon))))
 
 
 accept_name(globals(), __all__)

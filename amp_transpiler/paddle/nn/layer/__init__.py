@@ -1,1 +1,1 @@
-"""Layers as objects: `nn.Layer` and its subclasses."""
+"""Hands out layers as objects: `nn.Layer` and its subclasses."""

@@ -1,4 +1,4 @@
-"""Activation functions as layers."""
+"""Offers activation functions as layers."""
 
 from __future__ import annotations
 

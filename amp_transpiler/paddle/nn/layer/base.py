@@ -1,4 +1,4 @@
-"""`Layer`: a network as an object, whose parameters are made once and whose call appends operators to a program."""
+"""Defines `Layer`: a network as an object that makes its parameters once and whose call appends operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Hook = Callable[..., Any]
 
 
 class HookRemover:
-    """What registering a hook returns.
+    """Removes a hook; registering one returns this.
 
     Args:
         hooks: the hooks that it is one of.
@@ -156,16 +156,16 @@ class Layer:
 
     def _weight(self, shape: Sequence[int], attr: Attr, default: Initializer | None = None) -> Variable:
         """Return a parameter that the layer cannot do without."""
-        made = self.create_parameter(shape, attr, default_initializer=default)
-        if made is None:
+        weight = self.create_parameter(shape, attr, default_initializer=default)
+        if weight is None:
             raise OptionError(f"{type(self).__name__} needs its weight: give None or a ParamAttr, not False")
-        return made
+        return weight
 
     def _statistic(self, attribute: str, name: str | None, size: int, initial: float) -> Variable:
         """Return a vector that the forward pass keeps, as a buffer."""
-        made = self._maker().statistic(name, size, initial)
-        self.register_buffer(attribute, made)
-        return made
+        buffer = self._maker().statistic(name, size, initial)
+        self.register_buffer(attribute, buffer)
+        return buffer
 
     def add_parameter(self, name: str, parameter: Variable | None) -> Variable | None:
         """Register a parameter as the attribute `name`.
@@ -234,8 +234,8 @@ class Layer:
 
     def __getattr__(self, name: str) -> Any:
         for store in _STORES:
-            if name in (found := self.__dict__.get(store, ())):
-                return found[name]
+            if name in (members := self.__dict__.get(store, ())):
+                return members[name]
         raise AttributeError(f"{type(self).__name__} has no attribute '{name}'")
 
     def __delattr__(self, name: str) -> None:
@@ -320,14 +320,14 @@ class Layer:
             use_hook: Paddle's, no effect.
         """
         del use_hook
-        found = OrderedDict() if destination is None else destination
+        state = OrderedDict() if destination is None else destination
         layers = self.named_sublayers(include_self=True) if include_sublayers else iter([("", self)])
         for path, layer in layers:
-            kept = [item for item in layer._buffers.items() if item[0] in layer._kept_buffers]  # noqa: SLF001  # its own class
-            for name, variable in (*layer._parameters.items(), *kept):  # noqa: SLF001  # see above
+            buffers = [item for item in layer._buffers.items() if item[0] in layer._kept_buffers]  # noqa: SLF001  # its own class
+            for name, variable in (*layer._parameters.items(), *buffers):  # noqa: SLF001  # see above
                 if variable is not None and variable.persistable:
-                    found[structured_name_prefix + (f"{path}.{name}" if path else name)] = variable
-        return found
+                    state[structured_name_prefix + (f"{path}.{name}" if path else name)] = variable
+        return state
 
     to_static_state_dict = state_dict
 
@@ -355,10 +355,12 @@ class Layer:
         Raises:
             InputError: a value has another shape, or the startup program has not run in the scope; nothing is set.
         """
-        own = self.state_dict()
-        wanted = own if use_structured_name else {variable.name: variable for variable in own.values()}
-        set_layer_values({name: (wanted[name], state_dict[name]) for name in wanted if name in state_dict}, scope)
-        return [name for name in wanted if name not in state_dict], [n for n in state_dict if n not in wanted]
+        by_attribute = self.state_dict()
+        variables = (
+            by_attribute if use_structured_name else {variable.name: variable for variable in by_attribute.values()}
+        )
+        set_layer_values({name: (variables[name], state_dict[name]) for name in variables if name in state_dict}, scope)
+        return [name for name in variables if name not in state_dict], [n for n in state_dict if n not in variables]
 
     set_dict = load_dict = set_state_dict
 

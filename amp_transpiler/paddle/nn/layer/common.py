@@ -1,4 +1,4 @@
-"""Linear, embedding, dropout, padding, resizing and other common layers."""
+"""Offers linear, embedding, dropout, resizing and other common layers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Linear(Layer):
-    """`x @ weight + bias`.
+    """Computes `x @ weight + bias`.
 
     Args:
         in_features: the size of the last axis of `x`.
@@ -74,7 +74,7 @@ class Linear(Layer):
 
 
 class Embedding(Layer):
-    """Rows of a table by their numbers.
+    """Looks up rows of a table by their numbers.
 
     Args:
         num_embeddings: rows of the table.
@@ -123,7 +123,7 @@ class Embedding(Layer):
 
 
 class Bilinear(Layer):
-    """`x1 @ weight[i] @ x2 + bias[i]` for each feature of the result.
+    """Computes `x1 @ weight[i] @ x2 + bias[i]` for each feature of the result.
 
     Args:
         in1_features: the size of the last axis of the first input.
@@ -156,7 +156,7 @@ class Bilinear(Layer):
 
 
 class Identity(Layer):
-    """The input; arguments are ignored."""
+    """Returns its input; arguments are ignored."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
@@ -168,7 +168,7 @@ class Identity(Layer):
 
 
 class Flatten(Layer):
-    """The axes from one to another made one.
+    """Joins the axes from one to another into one.
 
     Args:
         start_axis: the first axis.
@@ -193,7 +193,7 @@ class Flatten(Layer):
 
 
 class Unflatten(Layer):
-    """An axis split into several.
+    """Splits an axis into several.
 
     Args:
         axis: the axis.
@@ -214,8 +214,8 @@ class Unflatten(Layer):
             InputError: the sizes do not make up the axis, or are not known behind it.
         """
         axis = axis_of(x, self._axis)
-        size, known = x.shape[axis], math.prod(s for s in self._sizes if s >= 0)
-        if size >= 0 and (size % known if -1 in self._sizes else size != known):
+        size, product = x.shape[axis], math.prod(s for s in self._sizes if s >= 0)
+        if size >= 0 and (size % product if -1 in self._sizes else size != product):
             raise InputError(f"Unflatten: axis {axis} of {x!r} cannot be split into {self._sizes}")
         behind = x.shape[axis + 1 :]
         if any(s < 0 for s in behind):
@@ -224,44 +224,44 @@ class Unflatten(Layer):
 
 
 class Dropout(FunctionLayer):
-    """Elements set to 0 at random: `functional.dropout`. Built with `eval` it does nothing."""
+    """Sets elements to 0 at random: `functional.dropout`. Built with `eval` it does nothing."""
 
     function = "dropout"
 
 
 class Dropout2D(FunctionLayer):
-    """Whole channels of images set to 0 at random."""
+    """Sets whole channels of images to 0 at random."""
 
     function = "dropout2d"
 
 
 class Dropout3D(FunctionLayer):
-    """Whole channels of volumes set to 0 at random."""
+    """Sets whole channels of volumes to 0 at random."""
 
     function = "dropout3d"
 
 
 class AlphaDropout(FunctionLayer):
-    """Elements set to SELU's lower bound at random, so that mean and variance stay."""
+    """Sets elements to SELU's lower bound at random, so that mean and variance stay."""
 
     function = "alpha_dropout"
 
 
 class FeatureAlphaDropout(FunctionLayer):
-    """Whole channels set to SELU's lower bound at random, so that mean and variance stay."""
+    """Sets whole channels to SELU's lower bound at random, so that mean and variance stay."""
 
     function = "feature_alpha_dropout"
 
 
 class Upsample(FunctionLayer):
-    """Images resized: `functional.interpolate`."""
+    """Resizes images: `functional.interpolate`."""
 
     function = "interpolate"
     order = ("size", "scale_factor", "mode", "align_corners", "align_mode", "data_format")
 
 
 class UpsamplingNearest2D(FunctionLayer):
-    """Images resized by repeating the nearest pixel."""
+    """Resizes images by repeating the nearest pixel."""
 
     function = "interpolate"
     order = ("size", "scale_factor", "data_format")
@@ -269,7 +269,7 @@ class UpsamplingNearest2D(FunctionLayer):
 
 
 class UpsamplingBilinear2D(FunctionLayer):
-    """Images resized by bilinear interpolation, with corners that stay where they are."""
+    """Resizes images by bilinear interpolation, with corners that stay where they are."""
 
     function = "interpolate"
     order = ("size", "scale_factor", "data_format")
@@ -277,47 +277,47 @@ class UpsamplingBilinear2D(FunctionLayer):
 
 
 class CosineSimilarity(FunctionLayer):
-    """The cosine of the angle between two tensors along an axis."""
+    """Computes the cosine of the angle between two tensors along an axis."""
 
     function = "cosine_similarity"
     tensors = 2
 
 
 class PairwiseDistance(FunctionLayer):
-    """The norm of the difference of rows."""
+    """Computes the norm of the difference of rows."""
 
     function = "pairwise_distance"
     tensors = 2
 
 
 class Unfold(FunctionLayer):
-    """The windows of an image as columns."""
+    """Makes columns of the windows of an image."""
 
     function = "unfold"
     order = ("kernel_sizes", "dilations", "paddings", "strides")
 
 
 class Fold(FunctionLayer):
-    """Columns added up as windows of an image."""
+    """Adds columns up as windows of an image."""
 
     function = "fold"
     order = ("output_sizes", "kernel_sizes", "dilations", "paddings", "strides")
 
 
 class PixelShuffle(FunctionLayer):
-    """Channels turned into pixels."""
+    """Turns channels into pixels."""
 
     function = "pixel_shuffle"
 
 
 class PixelUnshuffle(FunctionLayer):
-    """Pixels turned into channels."""
+    """Turns pixels into channels."""
 
     function = "pixel_unshuffle"
 
 
 class ChannelShuffle(FunctionLayer):
-    """Channels of groups interleaved."""
+    """Interleaves the channels of groups."""
 
     function = "channel_shuffle"
 

@@ -1,4 +1,4 @@
-"""Layers that hold layers or parameters: `Sequential`, `LayerList`, `LayerDict`, `ParameterList`, `ParameterDict`."""
+"""Holds layers or parameters: `Sequential`, `LayerList`, `LayerDict`, `ParameterList`, `ParameterDict`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LayerDict", "LayerList", "ModuleDict", "ModuleList", "ParameterDict"
 
 
 class Sequential(Layer):
-    """Layers that are called one after the other.
+    """Calls layers one after the other.
 
     Args:
         layers: layers, or (name, layer) pairs, or one list of them.
@@ -22,8 +22,8 @@ class Sequential(Layer):
 
     def __init__(self, *layers: Any) -> None:
         super().__init__()
-        given = layers[0] if len(layers) == 1 and _is_list(layers[0]) else layers
-        for number, item in enumerate(given):
+        items = layers[0] if len(layers) == 1 and _is_list(layers[0]) else layers
+        for number, item in enumerate(items):
             name, layer = item if isinstance(item, (tuple, list)) else (str(number), item)
             self.add_sublayer(str(name), layer)
 
@@ -37,8 +37,8 @@ class Sequential(Layer):
     def __getitem__(self, index: int | slice | str) -> Any:
         if isinstance(index, str):
             return self._sub_layers[index]
-        found = list(self.children())[index]
-        return Sequential(*found) if isinstance(found, list) else found
+        chosen = list(self.children())[index]
+        return Sequential(*chosen) if isinstance(chosen, list) else chosen
 
     def __setitem__(self, index: int | str, layer: Layer) -> None:
         name = index if isinstance(index, str) else list(self._sub_layers)[index]
@@ -60,7 +60,7 @@ def _is_list(item: Any) -> bool:
 
 
 class LayerList(Layer):
-    """A list of layers.
+    """Holds layers in a list.
 
     Args:
         sublayers: the first ones.
@@ -71,17 +71,17 @@ class LayerList(Layer):
         self.extend(sublayers or ())
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = list(self.children())[index]
-        return LayerList(found) if isinstance(found, list) else found
+        chosen = list(self.children())[index]
+        return LayerList(chosen) if isinstance(chosen, list) else chosen
 
     def __setitem__(self, index: int, layer: Layer) -> None:
         self.add_sublayer(str(range(len(self))[index]), layer)
 
     def __delitem__(self, index: int | slice) -> None:
-        left = list(self.children())
-        del left[index]
+        layers = list(self.children())
+        del layers[index]
         self._sub_layers.clear()
-        self.extend(left)
+        self.extend(layers)
 
     def __len__(self) -> int:
         return len(self._sub_layers)
@@ -96,10 +96,10 @@ class LayerList(Layer):
 
     def insert(self, index: int, sublayer: Layer) -> None:
         """Add a layer before the one at `index`."""
-        kept = list(self.children())
-        kept.insert(index, sublayer)
+        layers = list(self.children())
+        layers.insert(index, sublayer)
         self._sub_layers.clear()
-        self.extend(kept)
+        self.extend(layers)
 
     def extend(self, sublayers: Iterable[Layer]) -> Self:
         """Add several layers at the end."""
@@ -109,7 +109,7 @@ class LayerList(Layer):
 
 
 class LayerDict(Layer):
-    """Layers by name.
+    """Holds layers by name.
 
     Args:
         sublayers: a dictionary, or (name, layer) pairs.
@@ -120,8 +120,8 @@ class LayerDict(Layer):
         self.update(sublayers or ())
 
     def __getitem__(self, key: str) -> Layer:
-        found: Layer = self._sub_layers[key]
-        return found
+        layer: Layer = self._sub_layers[key]
+        return layer
 
     def __setitem__(self, key: str, layer: Layer) -> None:
         self.add_sublayer(key, layer)
@@ -152,8 +152,8 @@ class LayerDict(Layer):
 
     def pop(self, key: str) -> Layer:
         """Take a layer out and return it."""
-        found: Layer = self._sub_layers.pop(key)
-        return found
+        layer: Layer = self._sub_layers.pop(key)
+        return layer
 
     def clear(self) -> None:
         """Take all layers out."""
@@ -166,7 +166,7 @@ class LayerDict(Layer):
 
 
 class ParameterList(Layer):
-    """A list of parameters.
+    """Holds parameters in a list.
 
     Args:
         parameters: the first ones.
@@ -196,7 +196,7 @@ class ParameterList(Layer):
 
 
 class ParameterDict(Layer):
-    """Parameters by name.
+    """Holds parameters by name.
 
     Args:
         parameters: a dictionary, or (name, parameter) pairs.
@@ -207,10 +207,10 @@ class ParameterDict(Layer):
         self.update(parameters or ())
 
     def __getitem__(self, key: str) -> Variable:
-        found = self._parameters.get(key)
-        if found is None:
+        parameter = self._parameters.get(key)
+        if parameter is None:
             raise InputError(f"ParameterDict has no parameter '{key}': it has {', '.join(self._parameters) or 'none'}")
-        return found
+        return parameter
 
     def __setitem__(self, key: str, parameter: Variable) -> None:
         self.add_parameter(key, parameter)

@@ -1,4 +1,4 @@
-"""Convolutions as layers."""
+"""Offers convolutions as layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`FunctionLayer`: a layer without parameters, a function of `nn.functional` with its settings."""
+"""Defines `FunctionLayer`: a layer without parameters that calls a function of `nn.functional` with its settings."""
 
 from __future__ import annotations
 
@@ -46,25 +46,29 @@ class FunctionLayer(Layer):
         del name
         super().__init__()
         label = type(self).__name__
-        known = list(_signature(self.function).parameters.values())[self.tensors :]
-        names = [one.name for one in known if one.name not in (*_NOT_SETTINGS, *self.fixed)]
+        parameters = list(_signature(self.function).parameters.values())[self.tensors :]
+        names = [parameter.name for parameter in parameters if parameter.name not in (*_NOT_SETTINGS, *self.fixed)]
         accepted = list(self.order) or names
         if len(settings) > len(accepted):
             raise OptionError(f"{label} takes {', '.join(accepted) or 'no settings'}; got {len(settings)} by position")
-        given = dict(zip(accepted, settings, strict=False))
-        if wrong := sorted(key for key in named if key not in {*accepted, *names} or key in given):
+        by_position = dict(zip(accepted, settings, strict=False))
+        if wrong := sorted(key for key in named if key not in {*accepted, *names} or key in by_position):
             taken = ", ".join(accepted) or "none"
             raise OptionError(f"{label}: unknown or repeated {', '.join(wrong)}; it takes {taken}")
-        self._settings = {**self.defaults, **given, **named, **self.fixed}
-        missing = [one.name for one in known if one.default is one.empty and one.name not in self._settings]
+        self._settings = {**self.defaults, **by_position, **named, **self.fixed}
+        missing = [
+            parameter.name
+            for parameter in parameters
+            if parameter.default is parameter.empty and parameter.name not in self._settings
+        ]
         if missing:
             raise OptionError(f"{label} needs {', '.join(missing)}")
-        self._told = any(one.name == "training" for one in known)
+        self._takes_training = any(parameter.name == "training" for parameter in parameters)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the function."""
         settings = {**self._settings, **kwargs}
-        if self._told:
+        if self._takes_training:
             settings["training"] = self.training
         return find_function(self.function)(*inputs, **settings)
 
@@ -79,10 +83,10 @@ def find_function(name: str) -> Any:
     Raises:
         OptionError: there is none of this name.
     """
-    found = getattr(functional, name, None)
-    if found is None:
+    function = getattr(functional, name, None)
+    if function is None:
         raise OptionError(f"this layer needs nn.functional.{name}, which this version does not have")
-    return found
+    return function
 
 
 def _signature(name: str) -> inspect.Signature:

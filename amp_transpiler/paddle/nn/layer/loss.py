@@ -1,4 +1,4 @@
-"""Losses as layers."""
+"""Offers losses as layers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BCEWithLogitsLoss(FunctionLayer):
 
 
 class CosineEmbeddingLoss(FunctionLayer):
-    """One minus the cosine for like pairs, the cosine above a margin for others: `functional.cosine_embedding_loss`."""
+    """Takes 1 less the cosine of like pairs, of others what is above a margin: `functional.cosine_embedding_loss`."""
 
     function = "cosine_embedding_loss"
     tensors = 3
@@ -78,7 +78,7 @@ class GaussianNLLLoss(FunctionLayer):
 
 
 class HingeEmbeddingLoss(FunctionLayer):
-    """Distances of like pairs, and what those of others lack of a margin: `functional.hinge_embedding_loss`."""
+    """Takes distances of like pairs, and what those of others lack of a margin: `functional.hinge_embedding_loss`."""
 
     function = "hinge_embedding_loss"
     tensors = 2
@@ -99,7 +99,7 @@ class L1Loss(FunctionLayer):
 
 
 class MarginRankingLoss(FunctionLayer):
-    """By how much the wrong one of two is ahead; called with both and the labels: `functional.margin_ranking_loss`."""
+    """Takes by how much the wrong one of two leads; called with both and labels: `functional.margin_ranking_loss`."""
 
     function = "margin_ranking_loss"
     tensors = 3
@@ -127,7 +127,7 @@ class MultiLabelSoftMarginLoss(FunctionLayer):
 
 
 class MultiMarginLoss(FunctionLayer):
-    """By how much other classes come near the label's: `functional.multi_margin_loss`."""
+    """Takes by how much other classes come near the label's: `functional.multi_margin_loss`."""
 
     function = "multi_margin_loss"
     tensors = 2
@@ -169,14 +169,14 @@ class SoftMarginLoss(FunctionLayer):
 
 
 class TripletMarginLoss(FunctionLayer):
-    """By how much the positive is not nearer than the negative, beyond a margin: `functional.triplet_margin_loss`."""
+    """Takes by how much the positive is not a margin nearer than the negative: `functional.triplet_margin_loss`."""
 
     function = "triplet_margin_loss"
     tensors = 3
 
 
 class TripletMarginWithDistanceLoss(FunctionLayer):
-    """A triplet loss with a distance of one's own: `functional.triplet_margin_with_distance_loss`."""
+    """Computes a triplet loss with the user's distance: `functional.triplet_margin_with_distance_loss`."""
 
     function = "triplet_margin_with_distance_loss"
     tensors = 3

@@ -1,4 +1,4 @@
-"""Losses for very many classes, which have parameters."""
+"""Offers losses for very many classes, which have parameters, as layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HSigmoidLoss(Layer):
 
     Args:
         feature_size: features of the input.
-        num_classes: how many classes there are, at least 2; with a tree of one's own, how many decisions.
+        num_classes: how many classes there are, at least 2; with a tree of the user's, how many decisions.
         weight_attr: of the decisions' vectors `.w_0`, [num_classes - 1, features]; uniform initial values.
         bias_attr: of their biases `.b_0`, [num_classes - 1, 1]; False for none.
         is_custom: whether calls give tables of the decisions and outcomes on each sample's way.
@@ -66,7 +66,7 @@ class HSigmoidLoss(Layer):
         """Return the loss of each sample, [batch, 1].
 
         Raises:
-            OptionError: a tree of one's own has no tables.
+            OptionError: a tree of the user's has no tables.
         """
         if self._custom and (path_table is None or path_code is None):
             raise OptionError("HSigmoidLoss: is_custom=True needs path_table and path_code in each call")
@@ -74,7 +74,7 @@ class HSigmoidLoss(Layer):
 
 
 class AdaptiveLogSoftmaxWithLoss(Layer):
-    """Classes in clusters by their frequency, rare ones with smaller vectors: an efficient softmax.
+    """Puts classes in clusters by their frequency, rare ones with smaller vectors: an efficient softmax.
 
     Args:
         in_features: features of the input.
@@ -110,8 +110,8 @@ class AdaptiveLogSoftmaxWithLoss(Layer):
             )
         self.cutoffs = ends
         self.head_weight = self._weight([in_features, ends[0] + len(cutoffs)], weight_attr)
-        wanted = head_bias and bias_attr is not False
-        self.head_bias = self.create_parameter([ends[0] + len(cutoffs)], bias_attr, is_bias=True) if wanted else None
+        has_bias = head_bias and bias_attr is not False
+        self.head_bias = self.create_parameter([ends[0] + len(cutoffs)], bias_attr, is_bias=True) if has_bias else None
         self.tail_weights: list[list[Variable]] = []
         for number, (first, last) in enumerate(itertools.pairwise(ends)):
             inner = max(1, int(in_features // div_value ** (number + 1)))

@@ -1,4 +1,4 @@
-"""Normalisation as layers."""
+"""Offers normalisation as layers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class BatchNorm3D(_BatchNorm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation; each process normalises by the statistics of its own part of a batch."""
+    """Batch normalisation; each process normalises by the statistics of its part of a batch."""
 
     @classmethod
     def convert_sync_batchnorm(cls, layer: Layer) -> Layer:
@@ -329,15 +329,15 @@ class InstanceNorm3D(_InstanceNorm):
 
 
 class LocalResponseNorm(FunctionLayer):
-    """Each element over a power of its neighbours' squares along the channels."""
+    """Divides each element by a power of its neighbours' squares along the channels."""
 
     function = "local_response_norm"
 
 
 class SpectralNorm(Layer):
-    """A weight over its largest singular value, which is estimated by power iteration.
+    """Divides a weight by its largest singular value, which is estimated by power iteration.
 
-    The iteration starts anew in each run from two random vectors, `.w_0` and `.w_1`, that are not trained.
+    The iteration starts again in each run from two random vectors, `.w_0` and `.w_1`, that are not trained.
 
     Args:
         weight_shape: the weight's shape.

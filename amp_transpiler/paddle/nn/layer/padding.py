@@ -1,4 +1,4 @@
-"""Padding as layers."""
+"""Offers padding as layers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class _Pad(Layer):
-    """`functional.pad` of the spatial axes.
+    """Calls `functional.pad` on the spatial axes.
 
     Attributes:
         spatial: how many there are.
@@ -81,12 +81,12 @@ class _Pad(Layer):
     ) -> None:
         del name
         super().__init__()
-        known = (*self.takes, "data_format")
-        given = {"data_format": data_format or self.layout, **dict(zip(known, settings, strict=False)), **named}
-        if len(settings) > len(known) or set(given) - set(known):
-            raise OptionError(f"{type(self).__name__} takes padding, {', '.join(known)}; got {[*settings, *named]}")
+        accepted = (*self.takes, "data_format")
+        chosen = {"data_format": data_format or self.layout, **dict(zip(accepted, settings, strict=False)), **named}
+        if len(settings) > len(accepted) or set(chosen) - set(accepted):
+            raise OptionError(f"{type(self).__name__} takes padding, {', '.join(accepted)}; got {[*settings, *named]}")
         self._pad = numbers(padding, 2 * self.spatial, f"{type(self).__name__}: padding")
-        self._settings = {"mode": self.mode, **given}
+        self._settings = {"mode": self.mode, **chosen}
 
     def forward(self, x: Variable) -> Variable:
         """Return `x`, padded."""
@@ -98,28 +98,28 @@ class _Pad(Layer):
 
 
 class Pad1D(_Pad):
-    """Values added around sequences."""
+    """Adds values around sequences."""
 
     spatial, layout = 1, "NCL"
     takes = ("mode", "value")
 
 
 class Pad2D(_Pad):
-    """Values added around images."""
+    """Adds values around images."""
 
     spatial, layout = 2, "NCHW"
     takes = ("mode", "value")
 
 
 class Pad3D(_Pad):
-    """Values added around volumes."""
+    """Adds values around volumes."""
 
     spatial, layout = 3, "NCDHW"
     takes = ("mode", "value")
 
 
 class ConstantPad1D(_Pad):
-    """One number added around sequences."""
+    """Adds one number around sequences."""
 
     spatial, layout = 1, "NCL"
     mode = "constant"
@@ -127,7 +127,7 @@ class ConstantPad1D(_Pad):
 
 
 class ConstantPad2D(_Pad):
-    """One number added around images."""
+    """Adds one number around images."""
 
     spatial, layout = 2, "NCHW"
     mode = "constant"
@@ -135,7 +135,7 @@ class ConstantPad2D(_Pad):
 
 
 class ConstantPad3D(_Pad):
-    """One number added around volumes."""
+    """Adds one number around volumes."""
 
     spatial, layout = 3, "NCDHW"
     mode = "constant"
@@ -143,84 +143,84 @@ class ConstantPad3D(_Pad):
 
 
 class ReplicationPad1D(_Pad):
-    """The nearest value repeated around sequences."""
+    """Repeats the nearest value around sequences."""
 
     spatial, layout = 1, "NCL"
     mode = "replicate"
 
 
 class ReplicationPad2D(_Pad):
-    """The nearest value repeated around images."""
+    """Repeats the nearest value around images."""
 
     spatial, layout = 2, "NCHW"
     mode = "replicate"
 
 
 class ReplicationPad3D(_Pad):
-    """The nearest value repeated around volumes."""
+    """Repeats the nearest value around volumes."""
 
     spatial, layout = 3, "NCDHW"
     mode = "replicate"
 
 
 class ReflectionPad1D(_Pad):
-    """Values mirrored around sequences."""
+    """Mirrors values around sequences."""
 
     spatial, layout = 1, "NCL"
     mode = "reflect"
 
 
 class ReflectionPad2D(_Pad):
-    """Values mirrored around images."""
+    """Mirrors values around images."""
 
     spatial, layout = 2, "NCHW"
     mode = "reflect"
 
 
 class ReflectionPad3D(_Pad):
-    """Values mirrored around volumes."""
+    """Mirrors values around volumes."""
 
     spatial, layout = 3, "NCDHW"
     mode = "reflect"
 
 
 class CircularPad1D(_Pad):
-    """Values of the other end added around sequences."""
+    """Adds values of the other end around sequences."""
 
     spatial, layout = 1, "NCL"
     mode = "circular"
 
 
 class CircularPad2D(_Pad):
-    """Values of the other end added around images."""
+    """Adds values of the other end around images."""
 
     spatial, layout = 2, "NCHW"
     mode = "circular"
 
 
 class CircularPad3D(_Pad):
-    """Values of the other end added around volumes."""
+    """Adds values of the other end around volumes."""
 
     spatial, layout = 3, "NCDHW"
     mode = "circular"
 
 
 class ZeroPad1D(_Pad):
-    """Zeros added around sequences."""
+    """Adds zeros around sequences."""
 
     spatial, layout = 1, "NCL"
     mode = "constant"
 
 
 class ZeroPad2D(_Pad):
-    """Zeros added around images."""
+    """Adds zeros around images."""
 
     spatial, layout = 2, "NCHW"
     mode = "constant"
 
 
 class ZeroPad3D(_Pad):
-    """Zeros added around volumes."""
+    """Adds zeros around volumes."""
 
     spatial, layout = 3, "NCDHW"
     mode = "constant"

@@ -1,4 +1,4 @@
-"""Recurrent layers: cells, and their runs over sequences."""
+"""Defines recurrent cells, and layers that run them over sequences."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class RNNCellBase(Layer):
         """
         if dtype is not None:
             raise OptionError("get_initial_states: leave dtype out: states have the type of the inputs")
-        wanted = self.state_shape if shape is None else shape
-        if isinstance(wanted, tuple) and wanted and not isinstance(wanted[0], int):
-            return tuple(_filled(batch_ref, batch_dim_idx, [int(s) for s in one], init_value) for one in wanted)
-        return _filled(batch_ref, batch_dim_idx, [int(s) for s in wanted], init_value)
+        shapes = self.state_shape if shape is None else shape
+        if isinstance(shapes, tuple) and shapes and not isinstance(shapes[0], int):
+            return tuple(_filled(batch_ref, batch_dim_idx, [int(s) for s in sizes], init_value) for sizes in shapes)
+        return _filled(batch_ref, batch_dim_idx, [int(s) for s in shapes], init_value)
 
 
 def _filled(like: Variable, axis: int, sizes: Sequence[int], fill: float) -> Variable:
@@ -166,7 +166,7 @@ def _parts(x: Variable, count: int) -> list[Variable]:
 
 
 class SimpleRNNCell(_Cell):
-    """`h = activation(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh)`.
+    """Computes `h = activation(x @ w_ih.T + b_ih + h @ w_hh.T + b_hh)`.
 
     Args:
         input_size: features of the input.
@@ -245,8 +245,8 @@ class LSTMCell(_Cell):
 
     def _step(self, from_input: list[Variable], from_hidden: list[Variable], states: Any) -> tuple[Variable, Any]:
         raw_in, raw_forget, raw_new, raw_out = (x + h for x, h in zip(from_input, from_hidden, strict=True))
-        kept = functional.sigmoid(raw_forget) * states[1]
-        cell = kept + functional.sigmoid(raw_in) * functional.tanh(raw_new)
+        remembered = functional.sigmoid(raw_forget) * states[1]
+        cell = remembered + functional.sigmoid(raw_in) * functional.tanh(raw_new)
         hidden = functional.sigmoid(raw_out) * functional.tanh(cell)
         return hidden, (hidden, cell)
 
@@ -280,7 +280,7 @@ class GRUCell(_Cell):
 
 
 class RNN(Layer):
-    """A cell run over a sequence.
+    """Runs a cell over a sequence.
 
     `SimpleRNNCell`, `LSTMCell` and `GRUCell` become one operator; other cells are called once for each step, so that
     the length must be known.
@@ -347,7 +347,7 @@ def _mapped(function: Any, new: Any, old: Any) -> Any:
 
 
 class BiRNN(Layer):
-    """A cell run over a sequence from its beginning, and another from its end.
+    """Runs a cell over a sequence from its beginning, and another from its end.
 
     Args:
         cell_fw: the cell that runs from the beginning.
@@ -399,24 +399,25 @@ def _run(
     operands: list[ir.Value | None] = [x, *_weights(b, cells)]
     operands.append(None if lengths is None else b.cast(lengths.value, ir.DataType.INT32))
     if any(start is not None for start in starts):
-        given = [
-            one.get_initial_states(inputs, batch_dim_idx=1 if time_major else 0) if start is None else start
-            for one, start in zip(cells, starts, strict=True)
+        initial = [
+            member.get_initial_states(inputs, batch_dim_idx=1 if time_major else 0) if start is None else start
+            for member, start in zip(cells, starts, strict=True)
         ]
         for number in range(cell.states):
-            rows = [start[number] if isinstance(start, (tuple, list)) else start for start in given]
+            rows = [start[number] if isinstance(start, (tuple, list)) else start for start in initial]
             operands.append(b.concat([b.unsqueeze(row.value, [0]) for row in rows], 0))
     while operands[-1] is None:
         operands.pop()
-    direction = "bidirectional" if len(cells) == 2 else "reverse" if reverse else "forward"
+    one_way = "reverse" if reverse else "forward"
+    direction = "bidirectional" if len(cells) == 2 else one_way
     attributes = {"hidden_size": cell.hidden_size, "direction": direction, **cell.attributes()}
     if len(cells) == 2 and "activations" in attributes:
         attributes["activations"] = [*attributes["activations"], *cells[1].attributes()["activations"]]
-    made = b.nodes(cell.operator, operands, attributes, outputs=1 + cell.states)
-    y = b.transpose(made[0], [0, 2, 1, 3] if time_major else [2, 0, 1, 3])
+    results = b.nodes(cell.operator, operands, attributes, outputs=1 + cell.states)
+    y = b.transpose(results[0], [0, 2, 1, 3] if time_major else [2, 0, 1, 3])
     outputs = b.reshape(y, [0, 0, len(cells) * cell.hidden_size])
     finals = [
-        [wrap(inputs, b.op("Gather", [h, b.constant(n)], {"axis": 0})) for h in made[1:]] for n in range(len(cells))
+        [wrap(inputs, b.op("Gather", [h, b.constant(n)], {"axis": 0})) for h in results[1:]] for n in range(len(cells))
     ]
     states = [tuple(final) if cell.states > 1 else final[0] for final in finals]
     return wrap(inputs, outputs), states[0] if len(cells) == 1 else states
@@ -425,11 +426,11 @@ def _run(
 def _weights(b: GraphBuilder, cells: Sequence[_Cell]) -> list[ir.Value | None]:
     """Return weights and biases as ONNX has them: [directions, gates * hidden, ...], gates in its own order."""
     stacks = [[_reordered(b, cell, parameter) for cell in cells] for parameter in ("weight_ih", "weight_hh")]
-    found: list[ir.Value | None] = [b.concat([b.unsqueeze(row, [0]) for row in stack], 0) for stack in stacks]
+    weights: list[ir.Value | None] = [b.concat([b.unsqueeze(row, [0]) for row in stack], 0) for stack in stacks]
     if all(cell.bias_ih is None and cell.bias_hh is None for cell in cells):
-        return [*found, None]
+        return [*weights, None]
     rows = [b.concat([_bias(b, cell, name) for name in ("bias_ih", "bias_hh")], 0) for cell in cells]
-    return [*found, b.concat([b.unsqueeze(row, [0]) for row in rows], 0)]
+    return [*weights, b.concat([b.unsqueeze(row, [0]) for row in rows], 0)]
 
 
 def _bias(b: GraphBuilder, cell: _Cell, name: str) -> ir.Value:
@@ -448,7 +449,7 @@ def _reordered(b: GraphBuilder, cell: _Cell, name: str) -> ir.Value:
 
 
 class _Recurrent(LayerList):
-    """Several layers of a recurrent network, each in one direction or in both.
+    """Runs several layers of a recurrent network, each in one direction or in both.
 
     Attributes:
         cell_type: the cell.
@@ -526,26 +527,26 @@ class _Recurrent(LayerList):
             [batch, length, directions * hidden], and the final states in the form of the initial ones.
         """
         b, count = builder_of(inputs), self.num_directions
-        given = None if initial_states is None else _as_list(initial_states)
+        initial = None if initial_states is None else _as_list(initial_states)
         finals: list[list[ir.Value]] = [[] for _ in range(self.state_components)]
         x = inputs
         for number, layer in enumerate(self):
             cells: list[Any] = [layer.cell] if count == 1 else [layer.cell_fw, layer.cell_bw]
-            starts = [None if given is None else self._start(given, number * count + n) for n in range(count)]
+            starts = [None if initial is None else self._start(initial, number * count + n) for n in range(count)]
             x, states = _run(cells, False, self.time_major, x, starts, sequence_length)
             for final in [states] if count == 1 else states:
-                for kept, one in zip(finals, _as_list(final), strict=True):
-                    kept.append(b.unsqueeze(one.value, [0]))
+                for component, state in zip(finals, _as_list(final), strict=True):
+                    component.append(b.unsqueeze(state.value, [0]))
             if self.dropout and number < self.num_layers - 1:
                 x = functional.dropout(x, self.dropout, training=self.training)
-        stacked = [wrap(inputs, b.concat(kept, 0)) for kept in finals]
+        stacked = [wrap(inputs, b.concat(component, 0)) for component in finals]
         return x, tuple(stacked) if len(stacked) > 1 else stacked[0]
 
-    def _start(self, given: list[Variable], row: int) -> Any:
+    def _start(self, states: list[Variable], row: int) -> Any:
         """Return one cell's initial states."""
-        b = builder_of(*given)
-        found = [wrap(one, b.op("Gather", [one.value, b.constant(row)], {"axis": 0})) for one in given]
-        return tuple(found) if len(found) > 1 else found[0]
+        b = builder_of(*states)
+        rows = [wrap(state, b.op("Gather", [state.value, b.constant(row)], {"axis": 0})) for state in states]
+        return tuple(rows) if len(rows) > 1 else rows[0]
 
     def flatten_parameters(self) -> None:
         """Do nothing: Paddle's way to lay parameters out for cuDNN."""

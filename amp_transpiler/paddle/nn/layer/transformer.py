@@ -1,4 +1,4 @@
-"""Attention and transformers as layers."""
+"""Offers attention and transformers as layers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Mask = Variable | None
 
 
 class MultiHeadAttention(Layer):
-    """Attention of several heads, each on a part of the features.
+    """Attends with several heads, each on a part of the features.
 
     Args:
         embed_dim: features of the query and of the result.
@@ -137,19 +137,19 @@ def _joined(x: Variable) -> Variable:
     return wrap(x, builder_of(x).reshape(x.value, [0, 0, x.shape[2] * x.shape[3]]))
 
 
-def _attrs(given: Any, count: int) -> list[Any]:
+def _attrs(attributes: Any, count: int) -> list[Any]:
     """Return one attribute for each part of a layer, given as a list or as one for all."""
-    if not isinstance(given, (list, tuple)):
-        return [given] * count
-    if len(given) == 1:
-        return list(given) * count
-    if len(given) != count:
-        raise OptionError(f"a list of attributes must have 1 or {count} entries, got {len(given)}")
-    return list(given)
+    if not isinstance(attributes, (list, tuple)):
+        return [attributes] * count
+    if len(attributes) == 1:
+        return list(attributes) * count
+    if len(attributes) != count:
+        raise OptionError(f"a list of attributes must have 1 or {count} entries, got {len(attributes)}")
+    return list(attributes)
 
 
 class _Block(Layer):
-    """What encoder and decoder layers share: normalisation, dropout and the feed-forward part.
+    """Holds what encoder and decoder layers share: normalisation, dropout and the feed-forward part.
 
     Args:
         d_model: features.
@@ -200,7 +200,7 @@ class _Block(Layer):
             setattr(self, f"dropout{number}", Dropout(dropout))
 
     def _fresh(self) -> Any:
-        """Return a layer of the same settings, with parameters of its own."""
+        """Return a layer of the same settings, with separate parameters."""
         return type(self)(*self._config[0], *self._config[1])
 
     def _part(self, number: int, x: Variable, compute: Any) -> Variable:
@@ -241,7 +241,7 @@ class TransformerDecoderLayer(_Block):
 
 
 class _Stack(Layer):
-    """Layers of the same settings, one after the other.
+    """Calls layers of the same settings one after the other.
 
     Args:
         layer: the first one.
@@ -259,7 +259,7 @@ class _Stack(Layer):
 
 
 class TransformerEncoder(_Stack):
-    """Encoder layers, one after the other.
+    """Calls encoder layers one after the other.
 
     Args:
         encoder_layer: the first one; the others have its settings.
@@ -278,7 +278,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """Decoder layers, one after the other.
+    """Calls decoder layers one after the other.
 
     Args:
         decoder_layer: the first one; the others have its settings.
@@ -352,8 +352,8 @@ class Transformer(Layer):
         self.decoder = custom_decoder
 
     @staticmethod
-    def _norm(size: int, wanted: bool) -> LayerNorm | None:
-        return LayerNorm(size) if wanted else None
+    def _norm(size: int, normalize_before: bool) -> LayerNorm | None:
+        return LayerNorm(size) if normalize_before else None
 
     def forward(
         self,

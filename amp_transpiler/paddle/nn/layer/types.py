@@ -1,4 +1,4 @@
-"""Element types of layers that are made: `Layer.float16`, `astype` and kin."""
+"""Changes the element types of layers that are already made, for `Layer.float16`, `astype` and the like."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ def give_type(layer: Any, asked: str, dtype: Any, excluded: type[Any] | Sequence
         OptionError: the program reads a parameter already.
         TypeError: something else than classes is excluded.
     """
-    classes = () if excluded is None else tuple(excluded) if isinstance(excluded, (list, tuple)) else (excluded,)
-    if not all(isinstance(one, type) for one in classes):
+    if excluded is None:
+        classes: tuple[Any, ...] = ()
+    else:
+        classes = tuple(excluded) if isinstance(excluded, (list, tuple)) else (excluded,)
+    if not all(isinstance(item, type) for item in classes):
         raise TypeError(f"excluded_layers must be a class of layers or a list of them, got {excluded!r}")
-    wanted = parse_dtype(dtype)
-    for one in layer.sublayers(include_self=True):
-        if isinstance(one, classes) or (excluded is None and one.stays_wide):
+    target = parse_dtype(dtype)
+    for part in layer.sublayers(include_self=True):
+        if isinstance(part, classes) or (excluded is None and part.stays_wide):
             continue
-        for store in (one._parameters, one._buffers):  # noqa: SLF001  # a part of `Layer`
-            store.update({name: _given(layer, asked, variable, wanted) for name, variable in store.items()})
-        one._dtype = wanted  # noqa: SLF001  # see above
+        for store in (part._parameters, part._buffers):  # noqa: SLF001  # a part of `Layer`
+            store.update({name: _converted(layer, asked, variable, target) for name, variable in store.items()})
+        part._dtype = target  # noqa: SLF001  # see above
 
 
-def _given(layer: Any, asked: str, variable: Variable | None, wanted: ir.DataType) -> Variable | None:
-    if variable is None or not _is_of_another(variable, wanted):
+def _converted(layer: Any, asked: str, variable: Variable | None, target: ir.DataType) -> Variable | None:
+    if variable is None or not _is_of_another(variable, target):
         return variable
     persistable = variable.program.persistables.get(variable.name)
     if persistable is None:
-        return variable.astype(wanted)
-    if persistable.kind == "parameter" and not retype(variable, wanted):
+        return variable.astype(target)
+    if persistable.kind == "parameter" and not retype(variable, target):
         raise OptionError(
             f"{type(layer).__name__}.{asked}: a layer's type is given when it is made (dtype=), or before the program "
             "reads its parameters, or changed by static.amp.decorate(optimizer, level='O2')"
@@ -56,6 +59,6 @@ def _given(layer: Any, asked: str, variable: Variable | None, wanted: ir.DataTyp
     return variable
 
 
-def _is_of_another(variable: Variable, wanted: ir.DataType) -> bool:
-    own = variable.value.dtype
-    return own is not None and own.is_floating_point() and own != wanted
+def _is_of_another(variable: Variable, target: ir.DataType) -> bool:
+    current = variable.value.dtype
+    return current is not None and current.is_floating_point() and current != target

@@ -1,4 +1,4 @@
-"""Names of `paddle.nn` that a static ONNX program cannot have: each says why when it is called."""
+"""Refuses names of `paddle.nn` that a static ONNX program cannot have; each says why when it is called."""
 
 from amp_transpiler.paddle.framework.refusals import refusal
 

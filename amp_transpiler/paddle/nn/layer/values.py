@@ -1,4 +1,4 @@
-"""The arrays of a layer's parameters and buffers, in a scope."""
+"""Reads and sets the arrays of a layer's parameters and buffers, which a scope holds."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def layer_values(variables: Mapping[str, Variable], scope: Scope | None) -> dict
     Raises:
         InputError: the scope lacks one.
     """
-    found = global_scope() if scope is None else scope
-    _check_started(found, variables)
-    return {name: np.array(found[_best_name(found, variable)]) for name, variable in variables.items()}
+    store = global_scope() if scope is None else scope
+    _check_started(store, variables)
+    return {name: np.array(store[_best_name(store, variable)]) for name, variable in variables.items()}
 
 
 def set_layer_values(given: Mapping[str, tuple[Variable, Any]], scope: Scope | None) -> None:
@@ -33,21 +33,21 @@ def set_layer_values(given: Mapping[str, tuple[Variable, Any]], scope: Scope | N
     Raises:
         InputError: an array has another shape, or the scope lacks a variable; nothing is set.
     """
-    found = global_scope() if scope is None else scope
-    _check_started(found, {name: variable for name, (variable, _) in given.items()})
+    store = global_scope() if scope is None else scope
+    _check_started(store, {name: variable for name, (variable, _) in given.items()})
     arrays: dict[str, np.ndarray] = {}
     for name, (variable, value) in given.items():
-        source = found[_best_name(found, value)] if isinstance(value, Variable) else value
+        source = store[_best_name(store, value)] if isinstance(value, Variable) else value
         array = np.asarray(source)
         if array.shape != tuple(variable.shape):
             raise InputError(
                 f"set_state_dict: '{name}' has shape {list(array.shape)}, the layer wants {list(variable.shape)}"
             )
-        arrays[variable.name] = array.astype(found[variable.name].dtype)
-        if (master := master_name(variable.name)) in found:
+        arrays[variable.name] = array.astype(store[variable.name].dtype)
+        if (master := master_name(variable.name)) in store:
             arrays[master] = array.astype(np.float32)
     for name, array in arrays.items():
-        found[name] = array
+        store[name] = array
 
 
 def _best_name(scope: Scope, variable: Variable) -> str:
