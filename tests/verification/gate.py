@@ -39,6 +39,7 @@ def a_pass_that(edit):
             edit(model)
             return PassResult(model, modified=True)
 
+        monkeypatch.setattr(conversion.GuardTransposes, "operators", None)  # it is run for every model
         monkeypatch.setattr(conversion.GuardTransposes, "call", call)
 
     return plant
