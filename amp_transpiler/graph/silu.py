@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.match import bindings, parse_form
+from amp_transpiler.graph.match import Binding, bindings, parse_form
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["is_silu_gate"]
+__all__ = ["is_silu_gate", "silu_at"]
 
-_FORMS = tuple(map(parse_form, ("Mul(value, Sigmoid(value))", "Mul(value, Sigmoid(Mul(value, c)))")))
+_FORMS = tuple(map(parse_form, ("Mul(value, Sigmoid(value))", "Mul(value, Sigmoid(Mul(value, alpha:c)))")))
+
+
+def silu_at(product: ir.Node) -> Binding | None:
+    """Return the `value` of the form that ends in a product, and the `alpha` that it is scaled with, if it is."""
+    return next((silu for form in _FORMS for silu in bindings(form, product)), None)
 
 
 def is_silu_gate(node: ir.Node) -> bool:
@@ -20,4 +25,4 @@ def is_silu_gate(node: ir.Node) -> bool:
     if node.op_type != "Sigmoid" or not is_standard(node) or node.outputs[0].is_graph_output():
         return False
     readers = [use.node for use in node.outputs[0].uses()]
-    return len(readers) == 1 and any(True for form in _FORMS for _ in bindings(form, readers[0]))
+    return len(readers) == 1 and silu_at(readers[0]) is not None

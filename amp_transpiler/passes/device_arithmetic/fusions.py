@@ -12,6 +12,7 @@ from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two, single_number
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
+from amp_transpiler.graph.silu import silu_at
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.device_arithmetic.noise import with_noise
@@ -166,16 +167,11 @@ def _put(op_type: str, inputs: list[ir.Value], attributes: list[ir.Attr], group:
 
 def _quick_gelu(group: Fused, steps: Steps) -> bool:
     """Put QuickGelu in the place of x * Sigmoid(x) or x * Sigmoid(c * x)."""
-    sigmoid = next(node for node in group.nodes if node.op_type == "Sigmoid")
-    x = next((value for value in group.last.inputs if value is not sigmoid.outputs[0]), None)
-    alpha: float | None = 1.0
-    if sigmoid.inputs[0] is not x:
-        product = sigmoid.inputs[0].producer() if sigmoid.inputs[0] is not None else None
-        operands = () if product is None else product.inputs
-        alpha = next((number for value in operands if (number := single_number(value)) is not None), None)
-    if x is None or alpha is None:
+    silu = silu_at(group.last)
+    if silu is None:
         return False
-    _put("QuickGelu", [x], [ir.AttrFloat32("alpha", alpha)], group, steps)
+    alpha = single_number(silu.values.get("alpha"))
+    _put("QuickGelu", [silu["value"]], [ir.AttrFloat32("alpha", 1.0 if alpha is None else alpha)], group, steps)
     return True
 
 
