@@ -37,8 +37,7 @@ class SignRotations(Pass[PassResult]):
     operators = frozenset({"Sin"})
 
     def call(self, model: ir.Model) -> PassResult:
-        sines = [node for node in model.graph if node.op_type == "Sin" and is_standard(node)]
-        rotations = [rotation for node in sines if (rotation := _angles(node)) is not None]
+        rotations = [rotation for node in model.graph if (rotation := _angles(node)) is not None]
         sizes = Sizes(model.graph) if rotations else None
         names = NameAllocator(model) if rotations else None
         count = 0
@@ -54,7 +53,7 @@ class SignRotations(Pass[PassResult]):
 
 
 def _angles(sine: ir.Node) -> tuple[Binding, np.ndarray] | None:
-    """Return the angles of a sine, which only sines and cosines read, and their frequencies."""
+    """Return the angles of a sine, which only sines and cosines read, and their frequencies; None for other nodes."""
     for angles in bindings(_ANGLES, sine):
         both, product = angles.node("both"), angles.node("half")
         if len(both.inputs) != 2 or product.graph is not both.graph:
