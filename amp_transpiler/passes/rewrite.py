@@ -91,7 +91,7 @@ def _last_call(row: Rewrite) -> Call | None:
 
 
 def _may_replace(row: Rewrite, result: ir.Value) -> bool:
-    """Whether a result may be handed out, if it is, and has the type that numbers need."""
+    """Whether a row can replace what makes a result: an output of a graph needs a node, and numbers need its type."""
     call = _last_call(row)
     if call is None:
         return not result.is_graph_output()
