@@ -23,12 +23,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.match import Call, match_at, parse_form
+from amp_transpiler.graph.match import Call, kind_of_constant, match_at, parse_form
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["NORMALISATION", "PATTERNS", "Match", "Pattern", "matches"]
@@ -100,18 +98,11 @@ def matches(nodes: Iterable[ir.Node]) -> Iterator[Match]:
         if not is_standard(node) or node.op_type not in _ENDS:
             continue
         for pattern, term in _ENDS[node.op_type]:
-            members = match_at(term, node, _kind_of)
+            members = match_at(term, node, kind_of_constant)
             if members is not None and not members & taken:
                 taken |= members
                 yield Match(pattern, members)
                 break
-
-
-def _kind_of(value: ir.Value) -> Literal["number", "constant", ""]:
-    tensor = constant_of(value)
-    if tensor is None:
-        return ""
-    return "number" if tensor.size == 1 else "constant"
 
 
 _ENDS: dict[str, list[tuple[Pattern, Call]]] = {}

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.match import Binding, bindings, parse_form
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["is_silu_gate"]
+__all__ = ["is_silu_gate", "silu_at"]
+
+_FORMS = tuple(map(parse_form, ("Mul(value, Sigmoid(value))", "Mul(value, Sigmoid(Mul(value, alpha:c)))")))
+
+
+def silu_at(product: ir.Node) -> Binding | None:
+    """Return the `value` of the form that ends in a product, and the `alpha` that it is scaled with, if it is."""
+    return next((silu for form in _FORMS for silu in bindings(form, product)), None)
 
 
 def is_silu_gate(node: ir.Node) -> bool:
@@ -15,19 +22,7 @@ def is_silu_gate(node: ir.Node) -> bool:
 
     ONNX Runtime makes one QuickGelu of them, and of the product with a constant before the Sigmoid.
     """
-    uses = list(node.outputs[0].uses()) if node.op_type == "Sigmoid" and is_standard(node) else []
-    if len(uses) != 1 or uses[0].node.op_type != "Mul" or not is_standard(uses[0].node):
+    if node.op_type != "Sigmoid" or not is_standard(node) or node.outputs[0].is_graph_output():
         return False
-    if node.outputs[0].is_graph_output():
-        return False
-    other, source = uses[0].node.inputs[1 - uses[0].idx], node.inputs[0]
-    scaling = None if source is None else source.producer()
-    if other is source or scaling is None or scaling.op_type != "Mul" or not is_standard(scaling):
-        return other is source
-    a, b = scaling.inputs
-    return (a is other and _is_number(b)) or (b is other and _is_number(a))
-
-
-def _is_number(value: ir.Value | None) -> bool:
-    tensor = constant_of(value)
-    return tensor is not None and tensor.size == 1
+    readers = [use.node for use in node.outputs[0].uses()]
+    return len(readers) == 1 and silu_at(readers[0]) is not None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_of, is_pow_of_two
-from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.match import Binding
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.rewrite import Rewrite, last_operators, rewrite
 
 __all__ = ["GuardFusions"]
 
@@ -18,39 +20,8 @@ logger = logging.getLogger(__name__)
 _MIXED = {ir.DataType.BFLOAT16, ir.DataType.FLOAT}
 
 
-class GuardFusions(Pass[PassResult]):
-    """Writes `x ** 2` as `x * x` in a normalisation of mixed types; counts the squares.
-
-    ONNX Runtime 1.31 turns Pow, ReduceMean, Add, Sqrt, Div, Mul and Mul into one SimplifiedLayerNormalization and
-    absorbs casts in front of it and before the last Mul. With bfloat16 on one side and float32 on the other, input
-    against scale, CUDA has no such kernel and the session is refused. A square written as a product is not recognised,
-    so nothing is fused and everything runs.
-
-    Args:
-        every: write every square as a product. ONNX Runtime up to 1.23 makes a LayerNormalization of a written-out one
-            whose ends are bfloat16, and of that and the Add before it a SkipLayerNormalization, which it does not have
-            in bfloat16: the session is refused.
-    """
-
-    operators = frozenset({"Pow"})
-
-    def __init__(self, *, every: bool = False) -> None:
-        self._every = every
-
-    def call(self, model: ir.Model) -> PassResult:
-        squares = [node for node in all_nodes(model) if is_pow_of_two(node) and (self._every or _is_mixed(node))]
-        for node in squares:
-            node.op_type = "Mul"
-            node.replace_input_with(1, node.inputs[0])
-        if squares:
-            logger.info("%d squares written as products, since their fusion has no bfloat16 kernel", len(squares))
-        return PassResult(model, modified=bool(squares), count=len(squares))
-
-
-def _is_mixed(square: ir.Node) -> bool:
-    value = square.inputs[0]
-    if value is None:
-        return False
+def _is_mixed(square: Binding) -> bool:
+    value = square["value"]
     cast = value.producer()
     origin = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else value
     return any(origin is not None and {origin.dtype, scale} == _MIXED for scale in _scales(value))
@@ -73,3 +44,32 @@ def _past_casts(value: ir.Value) -> Iterator[ir.Node]:
             yield from _past_casts(use.node.outputs[0])
         else:
             yield use.node
+
+
+_EVERY = Rewrite("Pow(value, 2)", "Mul(value, value)")
+_MIXED_ONES = dataclasses.replace(_EVERY, applies=_is_mixed)
+
+
+class GuardFusions(Pass[PassResult]):
+    """Writes `x ** 2` as `x * x` in a normalisation of mixed types; counts the squares.
+
+    ONNX Runtime 1.31 turns Pow, ReduceMean, Add, Sqrt, Div, Mul and Mul into one SimplifiedLayerNormalization and
+    absorbs casts in front of it and before the last Mul. With bfloat16 on one side and float32 on the other, input
+    against scale, CUDA has no such kernel and the session is refused. A square written as a product is not recognised,
+    so nothing is fused and everything runs.
+
+    Args:
+        every: write every square as a product. ONNX Runtime up to 1.23 makes a LayerNormalization of a written-out one
+            whose ends are bfloat16, and of that and the Add before it a SkipLayerNormalization, which it does not have
+            in bfloat16: the session is refused.
+    """
+
+    operators = last_operators((_EVERY,))
+
+    def __init__(self, *, every: bool = False) -> None:
+        self._row = _EVERY if every else _MIXED_ONES
+
+    def call(self, model: ir.Model) -> PassResult:
+        if squares := rewrite(model, (self._row,)):
+            logger.info("%d squares written as products, since their fusion has no bfloat16 kernel", squares)
+        return PassResult(model, modified=bool(squares), count=squares)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.match import Binding, bindings, parse_form
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.sizes import Sizes
@@ -22,15 +22,8 @@ __all__ = ["SignRotations"]
 logger = logging.getLogger(__name__)
 
 _KEEPS_LAST_AXIS = frozenset({"Cast", "Identity", "Mul", "Unsqueeze"})
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Angles:
-    """The angles of a rotation: `both = Concat(product, product)` of `product = Mul(positions, frequencies)`."""
-
-    both: ir.Node
-    positions: ir.Value
-    frequencies: np.ndarray
+_ANGLES = parse_form("Sin(both:Concat(half:Mul(positions, frequencies), half))")
+_SWAPPED = parse_form("Concat(minus:Neg(turned), kept)")
 
 
 class SignRotations(Pass[PassResult]):
@@ -44,37 +37,32 @@ class SignRotations(Pass[PassResult]):
     operators = frozenset({"Sin"})
 
     def call(self, model: ir.Model) -> PassResult:
-        sines = [node for node in model.graph if node.op_type == "Sin" and is_standard(node)]
-        rotations = [(angles, node) for node in sines if (angles := _angles(node)) is not None]
+        rotations = [rotation for node in model.graph if (rotation := _angles(node)) is not None]
         sizes = Sizes(model.graph) if rotations else None
         names = NameAllocator(model) if rotations else None
         count = 0
-        for angles, sine in rotations:
+        for angles, frequencies in rotations:
             assert sizes is not None  # there is one
             assert names is not None
-            if _is_last(angles, sizes) and (turned := _turned(sine, angles.frequencies.shape[-1], sizes)):
-                _rewrite(angles, turned, names)
+            if _is_last(angles, sizes) and (turned := _turned(angles.last, frequencies.shape[-1], sizes)):
+                _rewrite(angles, frequencies, turned, names)
                 count += len(turned)
         if count:
             logger.info("%d rotated queries and keys have their sign in the angles", count)
         return PassResult(model, modified=bool(count), count=count)
 
 
-def _angles(sine: ir.Node) -> _Angles | None:
-    """Return the angles of a sine, which only sines and cosines read."""
-    both = None if sine.inputs[0] is None else sine.inputs[0].producer()
-    if both is None or both.op_type != "Concat" or not is_standard(both) or len(both.inputs) != 2:
-        return None
-    half = both.inputs[0]
-    product = None if half is None or both.inputs[1] is not half else half.producer()
-    if product is None or product.op_type != "Mul" or not is_standard(product) or product.graph is not both.graph:
-        return None
-    if not _is_read_by(both.outputs[0], ("Sin", "Cos")) or not _is_read_by(product.outputs[0], ("Concat",)):
-        return None
-    for positions, other in (tuple(product.inputs), tuple(reversed(product.inputs))):
-        frequencies = constant_array(other)
-        if positions is not None and frequencies is not None and frequencies.ndim and constant_array(positions) is None:
-            return _Angles(both, positions, frequencies)
+def _angles(sine: ir.Node) -> tuple[Binding, np.ndarray] | None:
+    """Return the angles of a sine, which only sines and cosines read, and their frequencies; None for other nodes."""
+    for angles in bindings(_ANGLES, sine):
+        both, product = angles.node("both"), angles.node("half")
+        if len(both.inputs) != 2 or product.graph is not both.graph:
+            return None
+        if not _is_read_by(angles["both"], ("Sin", "Cos")) or not _is_read_by(angles["half"], ("Concat",)):
+            return None
+        frequencies = constant_array(angles["frequencies"])
+        if frequencies is not None and frequencies.ndim and constant_array(angles["positions"]) is None:
+            return angles, frequencies
     return None
 
 
@@ -84,12 +72,12 @@ def _is_read_by(value: ir.Value, kinds: tuple[str, ...]) -> bool:
     )
 
 
-def _is_last(angles: _Angles, sizes: Sizes) -> bool:
+def _is_last(angles: Binding, sizes: Sizes) -> bool:
     """Whether the last axis of the angles is the constant's, twice."""
-    positions, both = sizes.shape(angles.positions), sizes.shape(angles.both.outputs[0])
+    positions, both = sizes.shape(angles["positions"]), sizes.shape(angles["both"])
     if not positions or not both:
         return False
-    return positions[-1] == 1 and angles.both.attributes.get_int("axis", 0) % len(both) == len(both) - 1
+    return positions[-1] == 1 and angles.node("both").attributes.get_int("axis", 0) % len(both) == len(both) - 1
 
 
 def _turned(sine: ir.Node, half: int, sizes: Sizes) -> list[ir.Node] | None:
@@ -123,31 +111,26 @@ def _is_one_number(value: ir.Value) -> bool:
 def _swapped(value: ir.Value, half: int, sizes: Sizes) -> ir.Node | None:
     """Return the node `Concat(Neg(x2), x1)` on the last axis, with two equal halves, that makes a value for one Mul."""
     node, shape = value.producer(), sizes.shape(value)
-    if node is None or node.op_type != "Concat" or not is_standard(node) or not shape or len(node.inputs) != 2:
+    if node is None or not shape or len(node.inputs) != 2 or not any(bindings(_SWAPPED, node)):
         return None
     if node.attributes.get_int("axis", 0) % len(shape) != len(shape) - 1 or not _is_read_by(value, ("Mul",)):
         return None
-    minus = None if node.inputs[0] is None else node.inputs[0].producer()
     widths = [part[-1] if (part := sizes.shape(operand)) else None for operand in node.inputs]
-    is_minus = minus is not None and minus.op_type == "Neg" and is_standard(minus)
-    return node if is_minus and widths == [half, half] and len(value.uses()) == 1 else None
+    return node if widths == [half, half] and len(value.uses()) == 1 else None
 
 
-def _rewrite(angles: _Angles, turned: list[ir.Node], names: NameAllocator) -> None:
-    builder = NodeBuilder(angles.both, names)
-    signed = np.concatenate([-angles.frequencies, angles.frequencies], axis=-1)
-    product = angles.both.inputs[0].producer() if angles.both.inputs[0] is not None else None
-    graph = angles.both.graph
-    assert product is not None  # it was looked at
+def _rewrite(angles: Binding, frequencies: np.ndarray, turned: list[ir.Node], names: NameAllocator) -> None:
+    both, product = angles.node("both"), angles.node("half")
+    builder, graph = NodeBuilder(both, names), both.graph
+    signed = np.concatenate([-frequencies, frequencies], axis=-1)
     assert isinstance(graph, ir.Graph)
-    builder.become("Mul", [angles.positions, builder.constant(signed)])
+    builder.become("Mul", [angles["positions"], builder.constant(signed)])
     inputs = list(product.inputs)
     remove_unread(product)
     for value in inputs:
         if value is not None and value.is_initializer() and not value.is_graph_input() and not is_used(value):
             graph.initializers.pop(str(value.name), None)
     for node in turned:
-        minus = node.inputs[0].producer() if node.inputs[0] is not None else None
-        assert minus is not None  # it was looked at
-        node.replace_input_with(0, minus.inputs[0])
-        remove_unread(minus)
+        (swapped,) = bindings(_SWAPPED, node)
+        node.replace_input_with(0, swapped["turned"])
+        remove_unread(swapped.node("minus"))

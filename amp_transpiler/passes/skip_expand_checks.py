@@ -8,15 +8,16 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.graph.remove_unread import remove_unread
-from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.graph.match import Binding
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.rewrite import Rewrite, rewrite
 
 __all__ = ["SkipExpandChecks"]
 
 logger = logging.getLogger(__name__)
 
+_CHECK = "Where(Equal(sizes, unknown), one, sizes)"
 _LONGEST = 64  # elements of a constant that is looked at; a shape has few
 # Operators whose results are sizes if these inputs are; None: all of them.
 _KEEP_SIZES = {
@@ -44,32 +45,19 @@ class SkipExpandChecks(Pass[PassResult]):
 
     def call(self, model: ir.Model) -> PassResult:
         sizes: dict[ir.Value, bool] = {}
-        count = 0
-        for node in list(all_nodes(model)):
-            if node.op_type != "Where" or not is_standard(node) or node.graph is None:
-                continue
-            checked = _checked(node)
-            if checked is not None and not node.outputs[0].is_graph_output() and _are_sizes(checked, sizes):
-                ir.convenience.replace_all_uses_with(node.outputs[0], _unflattened(checked))
-                remove_unread(node)
-                count += 1
-        if count:
+        row = Rewrite(_CHECK, _unflattened, applies=lambda check: _can_be_dropped(check, sizes))
+        if count := rewrite(model, (row,)):
             logger.info("%d checks of the sizes of an expansion dropped, which can hold no -1", count)
         return PassResult(model, modified=bool(count), count=count)
 
 
-def _checked(where: ir.Node) -> ir.Value | None:
-    """The sizes that a node hands on wherever they are not -1; None if it is another choice."""
-    condition, _, sizes = where.inputs
-    equal = None if condition is None else condition.producer()
-    if sizes is None or equal is None or equal.op_type != "Equal" or not is_standard(equal):
-        return None
-    left, right = equal.inputs
-    return sizes if (left is sizes and _is_minus_one(right)) or (right is sizes and _is_minus_one(left)) else None
+def _can_be_dropped(check: Binding, known: dict[ir.Value, bool]) -> bool:
+    return _is_minus_one(check["unknown"]) and _are_sizes(check["sizes"], known)
 
 
-def _unflattened(value: ir.Value) -> ir.Value:
-    """The list of sizes that a Reshape to [-1] only copies."""
+def _unflattened(check: Binding) -> ir.Value:
+    """The list of sizes that is checked, or that a Reshape to [-1] only copies."""
+    value = check["sizes"]
     node = value.producer()
     if node is None or node.op_type != "Reshape" or not is_standard(node) or node.inputs[0] is None:
         return value

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import is_used
-from amp_transpiler.ops.names import is_standard
+from amp_transpiler.graph.match import Binding
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.rewrite import Rewrite, rewrite
 
 __all__ = ["CancelTransposes"]
+
+
+def _undo_each_other(pair: Binding) -> bool:
+    there, back = (node.attributes.get_ints("perm", ()) for node in (pair.node("turned"), pair.last))
+    return len(there) == len(back) > 0 and [there[axis] for axis in back] == list(range(len(back)))
+
+
+_ROWS = (Rewrite("Transpose(turned:Transpose(source))", "source", applies=_undo_each_other),)
 
 
 class CancelTransposes(Pass[PassResult]):
@@ -19,28 +27,7 @@ class CancelTransposes(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        count = 0
-        for node in list(model.graph):
-            first, there = _transposed(node)
-            second = None if first is None else first.producer()
-            source, back = _transposed(second)
-            if source is None or [there[axis] for axis in back] != list(range(len(back))):
-                continue
-            result = node.outputs[0]
-            if result.is_graph_output():
-                continue
-            result.replace_all_uses_with(source)
-            model.graph.remove(node, safe=True)
-            count += 1
-            assert second is not None
-            if not is_used(second.outputs[0]):
-                model.graph.remove(second, safe=True)
-                count += 1
+        before = len(model.graph)
+        rewrite(model, _ROWS, model.graph)
+        count = before - len(model.graph)
         return PassResult(model, modified=bool(count), count=count)
-
-
-def _transposed(node: ir.Node | None) -> tuple[ir.Value | None, list[int]]:
-    """Return what a Transpose reads and its permutation; None for other nodes."""
-    if node is None or node.op_type != "Transpose" or not is_standard(node) or "perm" not in node.attributes:
-        return None, []
-    return node.inputs[0], list(node.attributes["perm"].as_ints())

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
-from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.match import bindings, parse_form
 from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
 from amp_transpiler.ops.names import is_standard
@@ -18,6 +18,7 @@ from amp_transpiler.training_passes.update_chains import is_scalar, is_widened
 
 __all__ = ["CheckByProducts"]
 
+_CHECK = parse_form("ReduceSum(product:Mul(tensor, 0))")
 _COLUMNS = 8  # of the zeros: products of 16 bits are fast where all sizes are multiples of it
 _SHORTEST, _LONGEST = 64, 4096  # elements of a row: long enough to leave little, short enough for many rows
 _MOST = 32  # tensors that one kernel of ONNX Runtime joins without a table in the device's memory
@@ -79,16 +80,12 @@ def _own_source(value: ir.Value) -> ir.Value:
 def _checked(value: ir.Value) -> ir.Value | None:
     """Return the tensor whose product with 0 is summed up to a scalar; None if the scalar is something else."""
     node = value.producer()
-    if node is None or node.op_type != "ReduceSum" or any(axes is not None for axes in node.inputs[1:]):
+    check = None if node is None else next(bindings(_CHECK, node), None)
+    if check is None or any(axes is not None for axes in check.last.inputs[1:]):
         return None
-    product = None if node.inputs[0] is None else node.inputs[0].producer()
-    if product is None or product.op_type != "Mul" or not is_scalar(value) or len(value.uses()) != 1:
-        return None
-    tensor, factor = product.inputs
-    zero = None if factor is None else constant_of(factor)
-    if tensor is None or zero is None or zero.size != 1 or zero.numpy().item() != 0 or not is_static(tensor):
-        return None
-    return tensor if len(product.outputs[0].uses()) == 1 and _width(tensor) else None
+    tensor = check["tensor"]
+    is_read_once = len(value.uses()) == len(check["product"].uses()) == 1
+    return tensor if is_read_once and is_scalar(value) and is_static(tensor) and _width(tensor) else None
 
 
 def _width(value: ir.Value) -> int:

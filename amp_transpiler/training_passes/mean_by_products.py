@@ -8,12 +8,17 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.match import bindings, parse_form
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 
 __all__ = ["MeanByProducts"]
+
+_MEANS = tuple(
+    map(parse_form, ("ReduceMean(weighted:Mul(rows, weights))", "ReduceMean(Mul(weighted:Mul(rows, weights), other))"))
+)
 
 
 class MeanByProducts(Pass[PassResult]):
@@ -68,11 +73,12 @@ class _Mean:
             return None
         if (keeps is not None and not keeps.as_int()) or node.outputs[0].is_graph_output():
             return None
-        if (weighted := _weighted(value)) is not None:
-            return cls(node, *weighted, None)
-        for inner, other in _factors(value):
-            if other.shape == value.shape and (weighted := _weighted(inner)) is not None:
-                return cls(node, *weighted, other)
+        for mean in (mean for form in _MEANS for mean in bindings(form, node)):
+            rows, weights, weighted, other = mean["rows"], mean["weights"], mean["weighted"], mean.values.get("other")
+            if rows.shape != weighted.shape or (other is not None and other.shape != value.shape):
+                continue
+            if is_static(weights) and shape_of(weights) == shape_of(weighted)[-1:]:
+                return cls(node, rows, weights, other)
         return None
 
     def rewrite(self, builder: GraphBuilder, order: dict[ir.Node, int]) -> None:
@@ -104,20 +110,3 @@ def _is_over_last_axis(node: ir.Node, rank: int) -> bool:
         return [axis % rank for axis in listed.as_ints()] == [rank - 1]
     tensor = constant_of(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return tensor is not None and [int(axis) % rank for axis in tensor.numpy().reshape(-1)] == [rank - 1]
-
-
-def _factors(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
-    """Return both orders of the factors that a value is the product of, nothing if it is none."""
-    node = None if value is None else value.producer()
-    if node is None or node.op_type != "Mul" or not is_standard(node):
-        return []
-    a, b = node.inputs
-    return [] if a is None or b is None else [(a, b), (b, a)]
-
-
-def _weighted(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
-    """Return (rows, vector) of a value that is their product, None if it is none."""
-    for rows, vector in _factors(value):
-        if rows.shape == value.shape and is_static(vector) and shape_of(vector) == shape_of(value)[-1:]:
-            return rows, vector
-    return None

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.match import bindings, parse_form
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
@@ -17,6 +18,7 @@ from amp_transpiler.passes.manager import Pass, PassResult
 
 __all__ = ["MoveRowFactors"]
 
+_SCALED = parse_form("Cast(product:Mul(Cast(rows), factors))")
 _LEAST = 64  # columns: a factor for every few numbers is no smaller than they are
 
 
@@ -61,19 +63,14 @@ class _Scaled:
     @classmethod
     def of(cls, cast: ir.Node) -> _Scaled | None:
         """Return the matrix whose last node is `cast`, None if that is another node."""
-        result = cast.outputs[0] if len(cast.outputs) == 1 else None
-        product = _made_by(cast.inputs[0], "Mul") if result is not None and cast.op_type == "Cast" else None
-        if result is None or product is None or result.dtype not in LOW_DTYPES or result.is_graph_output():
-            return None
-        if not is_static(result) or len(shape_of(result)) != 2 or len(product.outputs[0].uses()) > 1:
-            return None
-        rows, columns = shape_of(result)
-        for wide, factors in (product.inputs, tuple(reversed(product.inputs))):
-            widened = _made_by(wide, "Cast")
-            if widened is None or factors is None or not is_static(factors) or columns < _LEAST:
+        for scaled in bindings(_SCALED, cast):
+            result, low, factors = cast.outputs[0], scaled["rows"], scaled["factors"]
+            if result.dtype not in LOW_DTYPES or result.is_graph_output() or len(scaled["product"].uses()) > 1:
+                return None
+            if not is_static(result) or len(shape_of(result)) != 2 or not is_static(factors):
                 continue
-            low = widened.inputs[0]
-            if low is not None and low.dtype == result.dtype and shape_of(factors) == (rows, 1):
+            rows, columns = shape_of(result)
+            if columns >= _LEAST and low.dtype == result.dtype and shape_of(factors) == (rows, 1):
                 return cls(cast, low, factors)
         return None
 
@@ -173,8 +170,3 @@ def _is_matrix(value: ir.Value | None) -> bool:
 def _is_ones(value: ir.Value) -> bool:
     tensor = constant_of(value)
     return tensor is not None and bool((tensor.numpy() == 1).all())
-
-
-def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    node = None if value is None else value.producer()
-    return node if node is not None and node.op_type == op_type and is_standard(node) else None

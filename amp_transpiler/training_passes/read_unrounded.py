@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, elements_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.graph.match import bindings, parse_form
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import role_of
@@ -15,6 +16,7 @@ from amp_transpiler.training_passes.update_chains import is_widened
 
 __all__ = ["ReadUnrounded"]
 
+_CHOSEN = parse_form("Cast(low:Where(condition, y, gradient))")
 _LARGE = 1 << 20
 
 
@@ -46,16 +48,14 @@ class ReadUnrounded(Pass[PassResult]):
 
 def _read_unrounded(model: ir.Model, cast: ir.Node, names: NameAllocator) -> bool:
     """Let what follows a cast read the float32 value of a gradient, chosen between it and zeros as it is."""
-    low = cast.inputs[0]
-    chosen = None if low is None else low.producer()
-    if low is None or chosen is None or chosen.op_type != "Where" or len(low.uses()) != 1 or low.is_graph_output():
+    rounded = next(bindings(_CHOSEN, cast), None)
+    if rounded is None or len(rounded["low"].uses()) != 1 or rounded["low"].is_graph_output():
         return False
-    condition, _, gradient = chosen.inputs
-    source = None if gradient is None else _unrounded(gradient)
-    if condition is None or source is None:
+    source, chosen = _unrounded(rounded["gradient"]), rounded.node("low")
+    if source is None:
         return False
     builder = GraphBuilder(model, before=chosen, names=names, metadata=chosen.metadata_props, prefix=f"{cast.name}/")
-    cast.outputs[0].replace_all_uses_with(builder.where(condition, 0.0, source))
+    cast.outputs[0].replace_all_uses_with(builder.where(rounded["condition"], 0.0, source))
     remove_unread(cast)
     return True
 

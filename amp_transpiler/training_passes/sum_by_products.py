@@ -16,10 +16,9 @@ from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.targets.kernel_conditions import blocks_of
+from amp_transpiler.training_passes.update_chains import low_source
 
 __all__ = ["SumByProducts"]
-
-_FLOAT = ir.DataType.FLOAT
 
 
 class SumByProducts(Pass[PassResult]):
@@ -60,7 +59,7 @@ def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
     """Replace a 16-bit sum, or a sum of float32 between casts from and to 16 bits; return whether it is one."""
     wide, result = node.inputs[0], node.outputs[0]
     assert wide is not None
-    source = wide if wide.dtype in LOW_DTYPES else _before_cast(wide)
+    source = wide if wide.dtype in LOW_DTYPES else low_source(wide)
     if source is None or not is_static(result):
         return False
     if source is wide:
@@ -110,15 +109,6 @@ def _rows(node: ir.Node) -> int:
     assert summed is not None, "a reduction has an input"
     assert axes is not None, "they are constant"
     return math.prod(shape_of(summed)[: axes.size])
-
-
-def _before_cast(value: ir.Value) -> ir.Value | None:
-    """Return the 16-bit value that `value` is a float32 cast of, None if it is no such cast."""
-    node = value.producer()
-    if node is None or node.op_type != "Cast" or not is_standard(node) or value.dtype != _FLOAT:
-        return None
-    source = node.inputs[0]
-    return source if source is not None and source.dtype in LOW_DTYPES else None
 
 
 def _casts_of(result: ir.Value) -> list[ir.Node]:

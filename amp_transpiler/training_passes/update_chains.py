@@ -16,7 +16,17 @@ from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import has_bodies, reads_of
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["Chain", "Ref", "find_chains", "is_elementwise", "is_scalar", "is_widened", "optimizer_nodes", "source_of"]
+__all__ = [
+    "Chain",
+    "Ref",
+    "find_chains",
+    "is_elementwise",
+    "is_scalar",
+    "is_widened",
+    "low_source",
+    "optimizer_nodes",
+    "source_of",
+]
 
 ELEMENTWISE = frozenset(
     "Abs Add And Cast Div Equal Exp Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Min Mul Neg Not Or Pow "
@@ -64,6 +74,12 @@ def is_widened(node: ir.Node) -> bool:
     """Whether a node is a cast from 16 bits to float32."""
     source = node.inputs[0] if node.op_type == "Cast" and is_standard(node) else None
     return source is not None and source.dtype in LOW_DTYPES and node.outputs[0].dtype == ir.DataType.FLOAT
+
+
+def low_source(value: ir.Value) -> ir.Value | None:
+    """Return the 16-bit value that a float32 one is cast from; None if it is not."""
+    node = value.producer()
+    return node.inputs[0] if node is not None and is_widened(node) else None
 
 
 def source_of(value: ir.Value) -> ir.Value:

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.training_passes.update_chains import low_source
 
 __all__ = ["PadInLow", "ZeroPadding"]
 
@@ -76,21 +76,12 @@ class PadInLow(Pass[PassResult]):
         names, count = NameAllocator(model), 0
         for node in list(model.graph):
             padding = ZeroPadding.of(node)
-            low = None if padding is None else _low_source(padding.source)
+            low = None if padding is None else low_source(padding.source)
             if padding is None or low is None or padding.zeros > _LARGE or not _is_cast_back(node.outputs[0], low):
                 continue
             _write(model, names, node, padding, low)
             count += 1
         return PassResult(model, modified=bool(count), count=count)
-
-
-def _low_source(value: ir.Value) -> ir.Value | None:
-    """Return the 16-bit value that a float32 one is cast from, None if it is not."""
-    node = value.producer()
-    if node is None or node.op_type != "Cast" or not is_standard(node) or value.dtype != ir.DataType.FLOAT:
-        return None
-    source = node.inputs[0]
-    return source if source is not None and source.dtype in LOW_DTYPES else None
 
 
 def _is_cast_back(value: ir.Value, low: ir.Value) -> bool:

@@ -12,8 +12,9 @@ from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two, single_number
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
+from amp_transpiler.graph.match import bindings, only_read_within, parse_form
+from amp_transpiler.graph.silu import silu_at
 from amp_transpiler.graph.walk import all_nodes, scopes
-from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.device_arithmetic.noise import with_noise
 from amp_transpiler.passes.device_arithmetic.steps import Steps
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
@@ -37,6 +38,7 @@ _IN_FLOAT32: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 The sum before a normalisation is rounded all the same. Source: the probe of an H100, patterns written out.
 """
+_BIASED_SOFTMAX = parse_form("Softmax(total:Add(scores, mask))")
 _CORES = frozenset({"Erf", "Gelu", "MatMul", "ReduceMean", "Sigmoid", "Softmax"})
 """Operators of which one is in whatever is fused; a model without any in a low format needs no plan."""
 
@@ -79,14 +81,13 @@ def _low_name(node: ir.Node) -> str:
 def _biased_softmaxes(model: ir.Model, sizes: Sizes) -> Iterator[Fused]:
     """Yield each Softmax of the last axis with the sum of scores and a mask of fewer elements before it."""
     for node in all_nodes(model):
-        if node.op_type != "Softmax" or not is_standard(node) or node.inputs[0] is None:
-            continue
-        add, shape = node.inputs[0].producer(), sizes.shape(node.inputs[0])
-        if add is None or add.op_type != "Add" or shape is None or add.outputs[0].is_graph_output():
+        biased = next(bindings(_BIASED_SOFTMAX, node), None)
+        shape = None if biased is None else sizes.shape(biased["total"])
+        if biased is None or shape is None or not only_read_within(biased.nodes, node):
             continue
         is_last = node.attributes.get_int("axis", -1) in (-1, len(shape) - 1)
-        if is_last and len(list(add.outputs[0].uses())) == 1 and _is_masked(add, sizes):
-            yield Fused("BiasSoftmax", frozenset((add, node)), node, node)
+        if is_last and _is_masked(biased.node("total"), sizes):
+            yield Fused("BiasSoftmax", biased.nodes, node, node)
 
 
 def _is_masked(add: ir.Node, sizes: Sizes) -> bool:
@@ -166,16 +167,11 @@ def _put(op_type: str, inputs: list[ir.Value], attributes: list[ir.Attr], group:
 
 def _quick_gelu(group: Fused, steps: Steps) -> bool:
     """Put QuickGelu in the place of x * Sigmoid(x) or x * Sigmoid(c * x)."""
-    sigmoid = next(node for node in group.nodes if node.op_type == "Sigmoid")
-    x = next((value for value in group.last.inputs if value is not sigmoid.outputs[0]), None)
-    alpha: float | None = 1.0
-    if sigmoid.inputs[0] is not x:
-        product = sigmoid.inputs[0].producer() if sigmoid.inputs[0] is not None else None
-        operands = () if product is None else product.inputs
-        alpha = next((number for value in operands if (number := single_number(value)) is not None), None)
-    if x is None or alpha is None:
+    silu = silu_at(group.last)
+    if silu is None:
         return False
-    _put("QuickGelu", [x], [ir.AttrFloat32("alpha", alpha)], group, steps)
+    alpha = single_number(silu.values.get("alpha"))
+    _put("QuickGelu", [silu["value"]], [ir.AttrFloat32("alpha", 1.0 if alpha is None else alpha)], group, steps)
     return True
 
 
