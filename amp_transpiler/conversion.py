@@ -43,7 +43,6 @@ from amp_transpiler.passes.part_fusions import SKIP_NORMS, PartFusions
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
 from amp_transpiler.passes.rewrite_equivalents import has_equivalent
-from amp_transpiler.passes.row_products import RowProducts
 from amp_transpiler.passes.set_ir_version import SetIrVersion
 from amp_transpiler.passes.sign_rotations import SignRotations
 from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
@@ -459,7 +458,10 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
         program.notes += fused_advice(assignment)
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
-        run_pass(RowProducts(assignment.row_sums), model)
+        if assignment.row_sums:
+            from amp_transpiler.passes.row_products import RowProducts
+
+            run_pass(RowProducts(assignment.row_sums), model)
     PassManager(_finishing_passes(program, policy))(model)
     if policy.included:
         drop_region(model, INCLUDE)
