@@ -25,7 +25,7 @@ def row(name: str, level: str, dtype: str, word: str, verdict: str, contradicted
         "model": name,
         "way": f"{level}, {dtype}",
         "word": str(word),
-        "verdict": verdict,
+        "verdict": str(verdict),  # workers send plain texts only
         "contradicted": contradicted,
     }
 
