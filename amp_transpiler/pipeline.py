@@ -48,7 +48,7 @@ STAGES: tuple[Callable[[Job], None], ...] = (
     stages.refuse_failure,  # the end, where the result is not accurate enough
     stages.write_result,  # staged, checked as a file, put in its place
 )
-"""What happens to a model, in this order. A stage may end the conversion."""
+"""The stages of a conversion, in order. A stage may end it."""
 
 
 @named_as_in_the_table

@@ -30,6 +30,7 @@ from amp_transpiler.conversion import plain_copy
 from amp_transpiler.cost import predicted as cost_of_run, traffic
 from amp_transpiler.report.wording import percent
 from amp_transpiler.targets.devices import DEFAULT_DEVICE
+from gpu.models import inputs_beside
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "benchmarks" / "former_default"
@@ -93,10 +94,7 @@ def commit_of(tree: pathlib.Path) -> str:
 def compared(former: pathlib.Path, models: list[pathlib.Path]) -> Iterator[Record]:
     """Yield a record for each model with and without its inputs: what either commit made of it."""
     for model in models:
-        beside = model.with_name(f"{model.stem}.inputs.npz")
-        for inputs in (beside, None):
-            if inputs is not None and not inputs.exists():
-                continue
+        for inputs in dict.fromkeys((inputs_beside(model), None)):
             yield {
                 "model": f"{model.parent.name}/{model.stem}",
                 "inputs": inputs is not None,

@@ -115,7 +115,7 @@ def _operand(word: str) -> Operand:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binding:
-    """What a form stands for where it matches.
+    """One match of a form: its nodes, and the values of its names.
 
     Attributes:
         last: the node that the form ends in.

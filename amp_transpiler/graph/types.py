@@ -104,9 +104,8 @@ def propagate_types(model: ir.Model) -> list[ir.Node] | None:
     if typing.is_open and any(value.type is None and value.name for node in all_nodes(model) for value in node.outputs):
         _infer_missing(model)
         typing.run(model.graph)
-        while _infer_from_readers(
-            model
-        ):  # what got a type may give one to the node that makes it, and to other readers
+        # What got a type may give one to the node that makes it, and to other readers.
+        while _infer_from_readers(model):
             typing.run(model.graph)
         return None
     return None if typing.changed else typing.examples

@@ -109,4 +109,4 @@ _OTHER_NAMES = {
     "dims": ("dim", "shapes"),
     "inputs": ("samples", "data"),
 }
-"""What users call an option that neither the command nor Python does."""
+"""Option -> names that users try for it although neither the command nor Python has them."""

@@ -273,7 +273,7 @@ class _Assigner:
         grown = growing(model, nodes, KnownShapes(model, {}))
         readers = (node for node in nodes if touches_growing(node, grown)) if grown else ()
         grows = {node: GROWS for node in readers if node not in self.masks.nodes}
-        powers = degrees(nodes) if self._has_shown_ranges() else {}
+        powers = degrees(nodes) if self._shown_ranges() is not None else {}
         unsafe = {
             node: reason
             for node, reason in reasons.items()
@@ -288,15 +288,15 @@ class _Assigner:
 
     def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node], powers: Mapping[ir.Value, float]) -> bool:
         """Whether data speak for a node that is unsafe by its nature."""
-        policy = self._policy
-        if policy.evidence is None or not self._has_shown_ranges():
+        policy, ranges = self._policy, self._shown_ranges()
+        if ranges is None:
             return False
-        ranges, counts = policy.evidence.ranges, node in counting
-        return shown_safe(node, ranges, policy.low, policy.headroom, counts=counts, degrees=powers)
+        return shown_safe(node, ranges, policy.low, policy.headroom, counts=node in counting, degrees=powers)
 
-    def _has_shown_ranges(self) -> bool:
-        """Whether data decide about what is unsafe by its nature."""
-        return self._policy.numerics == "shown" and self._policy.evidence is not None
+    def _shown_ranges(self) -> Mapping[str, TensorRange] | None:
+        """Return the ranges that decide about what is unsafe by its nature; None if data have no say."""
+        evidence = self._policy.evidence
+        return evidence.ranges if self._policy.numerics == "shown" and evidence is not None else None
 
     def _positions(self) -> dict[ir.Node, Reason]:
         """Find what is computed only from integers with a node that has no low form, such as a Range.

@@ -231,7 +231,7 @@ class Reason:
 
     @property
     def subject(self) -> str:
-        """What the reason is about: a key of `SUBJECTS`."""
+        """The key of `SUBJECTS` that the code is listed under."""
         return _SUBJECT_OF[self.code]
 
     def __str__(self) -> str:

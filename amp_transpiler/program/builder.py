@@ -20,7 +20,7 @@ __all__ = ["BuiltProgram", "ProgramBuilder"]
 
 
 class BuiltProgram(Protocol):
-    """What a builder asks its program for, and tells it."""
+    """The part of a program that a builder reads and calls."""
 
     model: ir.Model
     used_names: set[str]

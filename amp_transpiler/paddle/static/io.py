@@ -230,7 +230,8 @@ def load_program_state(
             for.
     """
     stored = open_stored(path)
-    names = list(stored.found) if var_list is None else [v.name if isinstance(v, Variable) else v for v in var_list]
+    chosen = stored.found if var_list is None else var_list
+    names = [value.name if isinstance(value, Variable) else value for value in chosen]
     if missing := [name for name in names if name not in stored.found]:
         raise InputError(f"{stored.file}: has no value for {_listed(missing)}{did_you_mean(missing[0], stored.found)}")
     return {name: np.array(array) for name, array in stored.read(names)}

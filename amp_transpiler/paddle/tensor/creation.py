@@ -324,8 +324,8 @@ def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1)
     matrix = b.op("Where", [b.constant(rows), wide, zero])
     row_axis, column_axis = axis_of(input, dim1, beyond=1), axis_of(input, dim2, beyond=1)
     rank = input.ndim + 1
-    rest = iter(range(rank - 2))
-    order = [rank - 2 if i == row_axis else rank - 1 if i == column_axis else next(rest) for i in range(rank)]
+    matrix_axes, rest = {column_axis: rank - 1, row_axis: rank - 2}, iter(range(rank - 2))
+    order = [matrix_axes[axis] if axis in matrix_axes else next(rest) for axis in range(rank)]
     return wrap(input, b.transpose(matrix, order))
 
 

@@ -135,11 +135,14 @@ def normal(mean: Number = 0.0, std: Number = 1.0, shape: Shape | None = None) ->
         InputError: both are numbers, and no shape is given.
     """
     variables = [item for item in (mean, std) if isinstance(item, Variable)]
-    if not variables and shape is None:
-        raise InputError("normal: give a shape, or variables of means or standard deviations")
-    like = full(shape if shape is not None else [1], 0.0, "float32") if not variables else variables[0]
     if len(variables) == 2:
         like = binary("Add", variables[0], variables[1])
+    elif variables:
+        like = variables[0]
+    elif shape is not None:
+        like = full(shape, 0.0, "float32")
+    else:
+        raise InputError("normal: give a shape, or variables of means or standard deviations")
     drawn = normal_like(like)
     result = binary("Add", binary("Mul", as_dtype(drawn, variables[0].dtype if variables else "float32"), std), mean)
     return as_dtype(result, variables[0].dtype if variables else get_default_dtype())

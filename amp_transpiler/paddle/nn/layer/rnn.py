@@ -399,8 +399,9 @@ def _run(
     operands: list[ir.Value | None] = [x, *_weights(b, cells)]
     operands.append(None if lengths is None else b.cast(lengths.value, ir.DataType.INT32))
     if any(start is not None for start in starts):
+        batch_axis = 1 if time_major else 0
         initial = [
-            member.get_initial_states(inputs, batch_dim_idx=1 if time_major else 0) if start is None else start
+            member.get_initial_states(inputs, batch_dim_idx=batch_axis) if start is None else start
             for member, start in zip(cells, starts, strict=True)
         ]
         for number in range(cell.states):
