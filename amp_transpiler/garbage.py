@@ -12,6 +12,17 @@ __all__ = ["collection_paused"]
 FROZEN_BY_PYTHON = min(gc.get_freeze_count(), 1000)
 
 
+class Frozen:
+    """Whether the program that uses this package froze objects, as a server does before it forks.
+
+    Attributes:
+        seen: True once it was seen. Python counts frozen objects one by one, which takes 0.01 s per million. A program
+            that freezes many is asked once only.
+    """
+
+    seen = False
+
+
 @contextlib.contextmanager
 def collection_paused(*, stays: bool = False) -> Iterator[None]:
     """Pause cyclic garbage collection, also as a decorator; it goes on afterwards if it was on before.
@@ -30,7 +41,9 @@ def collection_paused(*, stays: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if stays and gc.get_freeze_count() <= FROZEN_BY_PYTHON:  # what a program froze is to remain so
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation
+        if stays and not Frozen.seen:
+            Frozen.seen = gc.get_freeze_count() > FROZEN_BY_PYTHON
+            if not Frozen.seen:  # what a program froze is to remain so
+                gc.freeze()
+                gc.unfreeze()  # into the oldest generation
         gc.enable()

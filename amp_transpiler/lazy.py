@@ -6,6 +6,7 @@ that follow imports cannot see such an import, so tests/test_layers.py lists who
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
 import sys
@@ -71,11 +72,11 @@ def lazy_names(
             reason = None if why_not is None else why_not(name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}" + (f": {reason}" if reason else ""))
         home = homes[name]
-        with collection_paused(stays=True):  # modules, functions and classes stay
-            if home == package:  # a module of the package itself
-                value = importlib.import_module(f"{package}.{name}")
-            else:
-                value = getattr(importlib.import_module(home), name)
+        path = f"{package}.{name}" if home == package else home  # a name may be that of a module of the package
+        # What an import makes, modules, functions and classes, stays.
+        with contextlib.nullcontext() if path in sys.modules else collection_paused(stays=True):
+            module = importlib.import_module(path)
+        value = module if home == package else getattr(module, name)
         vars(sys.modules[package])[name] = value  # so that this function is not asked again
         return value
 

@@ -4,12 +4,13 @@ import gc
 
 import pytest
 
-from amp_transpiler.garbage import collection_paused
+from amp_transpiler.garbage import Frozen, collection_paused
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_frozen():
+def nothing_is_frozen(monkeypatch):
     """Have nothing frozen, as in a program that leaves the garbage collector as it is; conftest.py froze all tests."""
+    monkeypatch.setattr(Frozen, "seen", False)
     gc.unfreeze()
     yield
     gc.freeze()
@@ -50,3 +51,13 @@ def test_frozen_objects_stay_frozen():
         assert id(mine) not in {id(one) for one in gc.get_objects()}
     finally:
         gc.unfreeze()
+
+
+def test_frozen_objects_are_counted_once(monkeypatch):
+    """Python counts them one by one: a server that froze millions would wait at every call."""
+    counted = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(None) or 1_000_000)
+    for _ in range(3):
+        with collection_paused(stays=True):
+            pass
+    assert len(counted) == 1
