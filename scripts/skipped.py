@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print what a run of CI left out, and why: one table over all its test runs and downloads.
+"""Print what a run of CI left out, and why, and which tests took its time: tables over all its test runs and downloads.
 
     python scripts/skipped.py FOLDER [--expect NAME ...] [--left-out WHAT]
 
@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 NAMES = 3  # shown of each group
+SLOWEST = 12  # files shown
 WIDTH = 118
 _PART = re.compile(r"^[\w.-]+/[\w./-]+: ")  # "exported/resnet50: ...": the same reason for each part of the corpus
 
@@ -36,6 +37,8 @@ class Run:
         ran: the tests that ran, whatever their outcome.
         failed: how many of them failed.
         absent: what was not fetched -> reason.
+        files: file of tests -> seconds of its tests, in all workers together.
+        seconds: what the run took; None for a run that died, or of no tests.
         ended: False for a run that died.
     """
 
@@ -45,6 +48,8 @@ class Run:
     ran: frozenset[str]
     failed: int
     absent: dict[str, str]
+    files: dict[str, float]
+    seconds: float | None
     ended: bool
 
 
@@ -79,6 +84,10 @@ def read(path: pathlib.Path) -> Run:
     """Read the record of a run."""
     lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     tests = [line for line in lines if "outcome" in line]
+    files: collections.Counter[str] = collections.Counter()
+    for line in lines:
+        if "id" in line:
+            files[line["id"].partition("::")[0]] += line.get("seconds", 0)
     return Run(
         path.stem,
         next((line["chosen"] for line in lines if "chosen" in line), ""),
@@ -86,6 +95,8 @@ def read(path: pathlib.Path) -> Run:
         frozenset(line["id"] for line in tests if line["outcome"] != "skipped"),
         len({line["id"] for line in tests if line["outcome"] == "failed"}),
         {line["absent"]: line["reason"] for line in lines if "absent" in line},
+        dict(files),
+        next((line["seconds"] for line in lines if "ended" in line and "seconds" in line), None),
         any("ended" in line for line in lines),
     )
 
@@ -106,13 +117,26 @@ def table(runs: list[Run], expected: Iterable[str] = ()) -> list[str]:
     absent = [(run.name, name, reason) for run in runs for name, reason in run.absent.items()]
     lines += ["", f"not fetched or not made: {len(absent) or 'nothing'}"]
     lines += [_cut(f"  {name} ({run}): {reason}") for run, name, reason in absent]
-    return lines
+    return [*lines, *_slowest(runs)]
+
+
+def _slowest(runs: list[Run]) -> list[str]:
+    """List the files of tests that took the most time."""
+    files = sorted(((seconds, run.name, file) for run in runs for file, seconds in run.files.items()), reverse=True)
+    spent = sum(seconds for seconds, _, _ in files)
+    lines = [f"  {seconds:5.0f} s in {run}: {file}" for seconds, run, file in files[:SLOWEST]]
+    return (
+        ["", f"the slowest of {len(files)} files, which took {spent:.0f} s (all workers together):", *lines]
+        if files
+        else []
+    )
 
 
 def _sum(run: Run) -> str:
     told = [f"{len(run.ran)} tests ran", f"{run.failed} of them failed"] if run.ran or run.skipped else []
     told += [f"{len(run.skipped)} skipped"] if told else []
     told += [f"{len(run.absent)} parts missing"] if run.absent else []
+    told += [] if run.seconds is None else [f"{run.seconds:.0f} s"]
     told += [] if run.ended else ["it did not end, so its record is not whole"]
     return f"  {run.name:10s} {', '.join(told) or 'nothing missing'}" + (f"  (-m '{run.chosen}')" if run.chosen else "")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
-import json
 import os
 import pathlib
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
 from tests import older_onnx, oldest_cases, sleeping_threads
 from tests.counted import Counted
+from tests.record import Recorder
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--record",
         metavar="FILE",
         type=pathlib.Path,
-        help="write the outcome of every test, and the reason of every skip, for scripts/skipped.py",
+        help="write the outcome and time of every test, and the reason of every skip, for scripts/skipped.py",
     )
     parser.addoption(
         "--every",
@@ -161,12 +161,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if place != HOST_DEFAULT:
         os.environ[PLACE_VARIABLE] = place  # the processes that tests start have it, too
     path = config.getoption("--record")
-    if path is not None and not hasattr(config, "workerinput"):  # workers of xdist send their reports here
-        chosen = config.getoption("markexpr")
-        path.write_text(json.dumps({"began": True, "chosen": chosen}) + "\n", encoding="utf-8")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(path, config.getoption("markexpr")))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     told = [
         f"{report.nodeid}: {value}"
         for report in _reports(terminalreporter)
@@ -177,23 +176,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     if told:
         terminalreporter.section("corpus", sep="-")
         terminalreporter.write_line("\n".join(sorted(told)))
-    path = config.getoption("--record")
-    if path is not None:
-        lines = [*_outcomes(terminalreporter), {"ended": int(exitstatus)}]
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 def _reports(terminalreporter: pytest.TerminalReporter) -> list[pytest.TestReport | pytest.CollectReport]:
     kinds = (pytest.TestReport, pytest.CollectReport)
     return [report for found in terminalreporter.stats.values() for report in found if isinstance(report, kinds)]
-
-
-def _outcomes(terminalreporter: pytest.TerminalReporter) -> Iterator[dict[str, str]]:
-    for report in _reports(terminalreporter):
-        when = getattr(report, "when", "collect")  # a file that skips itself as a whole has no test
-        if report.outcome == "skipped":
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-            yield {"id": report.nodeid, "outcome": "skipped", "reason": reason.removeprefix("Skipped: ")}
-        elif when == "call" or report.outcome == "failed":
-            yield {"id": report.nodeid, "outcome": report.outcome}

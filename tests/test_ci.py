@@ -118,6 +118,8 @@ def test_a_corpus_without_one_of_its_files_is_not_complete(tmp_path, monkeypatch
 
 
 TESTS = """
+import time
+
 import pytest
 
 def test_runs(): pass
@@ -126,7 +128,9 @@ def test_runs(): pass
 @pytest.mark.parametrize("n", [1, 2])
 def test_marked(n): pass
 
-def test_inside(): pytest.skip("not on a Sunday")
+def test_inside():
+    time.sleep(0.3)
+    pytest.skip("not on a Sunday")
 
 def test_fails(): assert False
 """
@@ -154,6 +158,7 @@ def test_the_record_of_a_run_has_every_skip_and_its_reason(tmp_path, workers):
         "test_whole.py": "needs the module",
     }
     assert (run.ran, run.failed, run.ended) == ({"test_some.py::test_runs", "test_some.py::test_fails"}, 1, True)
+    assert 0.3 <= run.files["test_some.py"] <= 2 * run.seconds  # of two workers, at most
 
 
 CASES = """
@@ -182,15 +187,21 @@ def test_every_function_runs_with_fewer_cases(tmp_path, every, ran):
     assert names == {"test_some.py::test_cases", "test_some.py::test_few", "test_some.py::test_alone"}
 
 
-def run_of(name, skips=(), ran=(), absent=(), *, ended=True):
-    return skipped.Run(name, "", dict(skips), frozenset(ran), 0, dict(absent), ended)
+def run_of(name, skips=(), ran=(), absent=(), files=(), *, ended=True):
+    seconds = 600.0 if ran and ended else None
+    return skipped.Run(name, "", dict(skips), frozenset(ran), 0, dict(absent), dict(files), seconds, ended)
 
 
 def test_the_table():
     torch = {f"tests/t.py::test_{i}": "torch is not installed" for i in range(5)}
     parts = {f"tests/corpus/m.py::test_x[{p}]": f"exported/{p}: not in the corpus" for p in ("bert", "vit")}
     runs = [
-        run_of("fast", {"tests/r.py::test_root": "root may"}, [*torch, "tests/w.py::test_w"]),
+        run_of(
+            "fast",
+            {"tests/r.py::test_root": "root may"},
+            [*torch, "tests/w.py::test_w"],
+            files={"tests/t.py": 12.5, "tests/w.py": 101.0},
+        ),
         run_of("oldest", {"tests/r.py::test_root": "root may", **torch, "tests/w.py": "no torch"}, ended=False),
         run_of("slow", parts, absent={"nudenet": "no wheel"}),
     ]
@@ -198,7 +209,7 @@ def test_the_table():
     assert (
         text.splitlines()[1:]
         == """\
-  fast       6 tests ran, 0 of them failed, 1 skipped
+  fast       6 tests ran, 0 of them failed, 1 skipped, 600 s
   oldest     0 tests ran, 0 of them failed, 7 skipped, it did not end, so its record is not whole
   slow       0 tests ran, 0 of them failed, 2 skipped, 1 parts missing
   later      did not begin
@@ -220,5 +231,9 @@ skipped in one run, but run in another: 6
          tests/w.py
 
 not fetched or not made: 1
-  nudenet (slow): no wheel""".splitlines()
+  nudenet (slow): no wheel
+
+the slowest of 2 files, which took 114 s (all workers together):
+    101 s in fast: tests/w.py
+     12 s in fast: tests/t.py""".splitlines()
     )
