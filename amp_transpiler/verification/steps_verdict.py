@@ -85,11 +85,11 @@ def _excused(steps: StepsComparison) -> list[str]:
     further = [way for way in steps.states.values() if not math.isinf(way.allowed) and way.relative > 0.05]
     sentences = []
     if rounding:
-        sentences.append(f"rounding alone decides in fp32 where these states go: {_names(rounding)}")
+        sentences.append(f"only rounding decides in fp32 where these states go: {_names(rounding)}")
     if further:
         sentences.append(
-            f"the rounding of forward and backward pass alone, with an update in float32, takes these states more than "
-            f"5% off fp32's way: {_names(further)}"
+            f"the rounding of only the forward and backward pass, with an update in float32, takes these states "
+            f"more than 5% off fp32's way: {_names(further)}"
         )
     return sentences
 
