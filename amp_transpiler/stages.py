@@ -316,13 +316,8 @@ def predict(job: Job) -> None:
 
 def refuse_failure(job: Job) -> None:
     """Refuse a result that is invalid or not accurate enough. Nothing is written."""
-    _refuse(job, job.facts.judgement)
-
-
-def _refuse(job: Job, findings: Findings) -> None:
-    """Raise the error of a failure, with the report as far as it has come, if there is one."""
-    if findings.failure:
-        raise CheckFailed(findings.failure, assemble(job.facts, job.destination))
+    if failure := job.facts.judgement.failure:
+        raise CheckFailed(failure, assemble(job.facts, job.destination))
 
 
 # ---- the file ----
@@ -336,7 +331,9 @@ def write_result(job: Job) -> None:
     with job.clock.phase("write"), _staged(job, verbatim_source, is_checked=basis is not None) as staged:
         if staged is not None and basis is not None:
             job.facts.file_check = check_result(staged, job.program, basis, job.facts, job.clock.phase)
-            _refuse(job, job.facts.file_check.findings)
+            if fault := job.facts.file_check.findings.failure:
+                source = job.facts.task.source
+                raise CheckFailed(f"{source}: {fault}; nothing was written", assemble(job.facts, job.destination))
         if staged is not None and job.destination is not None:
             job.facts.written_bytes = staged.file_bytes
             staged.commit()

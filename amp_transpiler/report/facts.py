@@ -38,7 +38,7 @@ class Findings:
         verdict: how much is known of the result now; None: as much as before.
         notes: see `Report`.
         warnings: see `Report`.
-        failure: the message with which the result is refused; empty if it is not.
+        failure: why the result is refused; empty if it is not. Of a comparison it is the whole message.
     """
 
     verdict: Judgement | None = None

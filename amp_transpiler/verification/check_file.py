@@ -27,6 +27,7 @@ from amp_transpiler.verification.verdict import judge_measured
 from amp_transpiler.verification.verify import Basis, Phase, loads
 
 if TYPE_CHECKING:
+    from amp_transpiler.verification.conversion_cache import Answer
     from amp_transpiler.verification.device_check import DeviceOutcome
 
 __all__ = ["check_result"]
@@ -50,9 +51,11 @@ def check_result(staged: Staged, program: Program, basis: Basis, facts: Facts, p
         What the checks showed. They fail if the result is invalid and the source was not; or if a session that its
         target is about (the CPU's default one, those of a device) crashes, refuses it or computes something else.
     """
-    check = _checked if basis.known is None else _opened_again
     with phase("check result"):
-        checked = check(staged, program, basis, facts)
+        if basis.known is None:
+            checked = _checked(staged, program, basis, facts)
+        else:
+            checked = _opened_again(staged, program, basis, basis.known)
     if checked.findings.failure:
         return FileCheck(findings=checked.findings)
     if basis.question is not None and basis.answer is not None:
@@ -68,13 +71,12 @@ def check_result(staged: Staged, program: Program, basis: Basis, facts: Facts, p
     return checked
 
 
-def _opened_again(staged: Staged, program: Program, basis: Basis, facts: Facts) -> FileCheck:
-    """Open a file whose like was checked before."""
-    assert basis.known is not None, "there is an answer"
+def _opened_again(staged: Staged, program: Program, basis: Basis, known: Answer) -> FileCheck:
+    """Open a file of which all is known that other checks would show."""
     loaded = check_load(staged.path, program, _place(basis))
     if loaded.outcome == "refused":
-        return _failed(facts, f"ONNX Runtime refuses the result: {loaded.detail}")
-    return basis.known.file_check
+        return _failed(f"ONNX Runtime refuses the result: {loaded.detail}")
+    return known.file_check
 
 
 def _checked(staged: Staged, program: Program, basis: Basis, facts: Facts) -> FileCheck:
@@ -85,7 +87,7 @@ def _checked(staged: Staged, program: Program, basis: Basis, facts: Facts) -> Fi
     loaded = check_load(staged.path, program, _place(basis))
     if loaded.outcome == "refused":
         if loads(basis.source):
-            return checked.then(_failed(facts, f"ONNX Runtime refuses the result: {loaded.detail}"))
+            return checked.then(_failed(f"ONNX Runtime refuses the result: {loaded.detail}"))
         why = "ONNX Runtime refuses the result, as it does the source"
         note = f"fault of the source: ONNX Runtime refuses it, too: {loaded.detail}"
         return checked.then(_not_run(why, note))
@@ -93,7 +95,7 @@ def _checked(staged: Staged, program: Program, basis: Basis, facts: Facts) -> Fi
         return checked.then(_not_run(_why_not_run(program, loaded.detail)))
     where = loaded.detail if loaded.outcome == "loaded" else "CPU, emulated"
     checked = checked.then(FileCheck(checks=(f"ONNX Runtime ({where})",)))
-    checked = checked.then(_check_as_users_open(staged, program, basis, facts))
+    checked = checked.then(_check_as_users_open(staged, program, basis))
     if basis.device is None or checked.findings.failure:
         return checked
     return checked.then(_check_on_device(staged, program, basis, basis.device, facts))
@@ -113,7 +115,7 @@ def _check_by_onnx(program: Program, source: Program, facts: Facts) -> FileCheck
     if not fault:
         return FileCheck(checks=("onnx.checker, full",))
     if not checker_fault(source.model):
-        return _failed(facts, f"the result fails onnx.checker: {fault}")
+        return _failed(f"the result fails onnx.checker: {fault}")
     if any(note.endswith(fault) for note in facts.notes):  # said before, about the source
         return FileCheck()
     return _noted(f"fault of the source: onnx.checker says {fault}")
@@ -123,13 +125,13 @@ def _noted(*notes: str) -> FileCheck:
     return FileCheck(findings=Findings(notes=notes))
 
 
-def _check_as_users_open(staged: Staged, program: Program, basis: Basis, facts: Facts) -> FileCheck:
+def _check_as_users_open(staged: Staged, program: Program, basis: Basis) -> FileCheck:
     """Check the file in the default session on the CPU, and note what it did unless that was well."""
     policy = basis.policy
     reference = None if basis.ran_by_default else basis.reference  # else its numbers are judged by now
     opened = open_as_users_do(staged.path, program, basis.source, reference, policy.limits)
     if opened.outcome == "fault" and must_run(policy.target):
-        return _failed(facts, opened.detail)
+        return _failed(opened.detail)
     if opened.outcome == "good":
         return FileCheck(checks=(SESSION,))
     if opened.outcome == "unknown":
@@ -150,7 +152,7 @@ def _check_on_device(staged: Staged, program: Program, basis: Basis, device: Che
     for fault in outcome.faults:
         text = f"{fault.form} on {device.name}: {fault.detail}"
         if is_for_device and not fault.of_source:
-            return checked.then(_failed(facts, f"{text}. {_NOT_ON_DEVICE}"))
+            return checked.then(_failed(f"{text}. {_NOT_ON_DEVICE}"))
         checked = checked.then(_noted(f"fault of the source: {text}" if fault.of_source else text))
     skipped = [f"not run on {device.name} in {form}: {reason}" for form, reason in outcome.skipped.items()]
     runs = "" if reference is None else f", {RUNS} runs"
@@ -188,7 +190,6 @@ def _why_not_run(program: Program, detail: str) -> str:
     return detail
 
 
-def _failed(facts: Facts, fault: str) -> FileCheck:
+def _failed(fault: str) -> FileCheck:
     """Refuse the file."""
-    failure = f"{facts.task.source}: {fault}; nothing was written"
-    return FileCheck(findings=Findings(Judgement(Verdict.FAILED, {"why": fault}), failure=failure))
+    return FileCheck(findings=Findings(Judgement(Verdict.FAILED, {"why": fault}), failure=fault))
