@@ -114,8 +114,7 @@ def test_an_output_that_rounding_decides_is_not_judged_and_nothing_becomes_float
     assert report.verdict.startswith("plausible: within ")
     assert max(row.whole for row in report.outputs.values() if f"'{row.name}' (" not in report.verdict) < 0.01
     assert (
-        "not judged: 'm_bias_new' (only rounding decides it), 'v_bias_new' (only rounding decides it)"
-        in report.verdict
+        "not judged: 'm_bias_new' (only rounding decides it), 'v_bias_new' (only rounding decides it)" in report.verdict
     )
 
 
