@@ -119,6 +119,7 @@ def test_how_many_blocks_add_up(rows, columns, height, blocks):
     assert blocks_of(rows, columns) == (height, blocks)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @hypothesis.given(rows=st.integers(0, 10**7), columns=st.integers(0, 10**6))
 def test_blocks_fit_the_threads_and_the_rows(rows, columns):
