@@ -95,18 +95,35 @@ def matches(nodes: Iterable[ir.Node]) -> Iterator[Match]:
     """
     taken: set[ir.Node] = set()
     for node in nodes:
-        if not is_standard(node) or node.op_type not in _ENDS:
+        ends = _ENDS.get(node.op_type)
+        if ends is None or not is_standard(node):
             continue
-        for pattern, term in _ENDS[node.op_type]:
-            members = match_at(term, node, kind_of_constant)
+        before = {maker.op_type for maker in node.predecessors()}
+        for end in ends:
+            members = match_at(end.form, node, kind_of_constant) if end.reads <= before else None
             if members is not None and not members & taken:
                 taken |= members
-                yield Match(pattern, members)
+                yield Match(end.pattern, members)
                 break
 
 
-_ENDS: dict[str, list[tuple[Pattern, Call]]] = {}
+@dataclasses.dataclass(frozen=True, slots=True)
+class _End:
+    """The last node of a form.
+
+    Attributes:
+        pattern: the row.
+        form: the form as an expression.
+        reads: operators whose results the node reads. Where it reads other results, the form need not be tried.
+    """
+
+    pattern: Pattern
+    form: Call
+    reads: frozenset[str]
+
+
+_ENDS: dict[str, list[_End]] = {}
 for _pattern in PATTERNS:
-    for _form in _pattern.forms:
-        _term = parse_form(_form)
-        _ENDS.setdefault(_term.op_type, []).append((_pattern, _term))
+    for _form in map(parse_form, _pattern.forms):
+        _reads = frozenset(term.op_type for term in _form.arguments if isinstance(term, Call))
+        _ENDS.setdefault(_form.op_type, []).append(_End(_pattern, _form, _reads))

@@ -82,8 +82,9 @@ def unsafe_nodes(
 def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
     """Yield the nodes of a graph and of its bodies in the order of execution; a body before its owner."""
     for node in graph:
-        for _, body in bodies(node):
-            yield from in_order(body)
+        if has_bodies(node):
+            for _, body in bodies(node):
+                yield from in_order(body)
         yield node
 
 
@@ -169,6 +170,9 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults, mas
     """Follow values that may exceed the range, from the constants that do to operators with bounded results."""
     if low.name != "float16":
         return
+    read = {value for node in nodes for value in node.inputs}
+    if not any(map(ranges.overflows, read)):  # the rule is true of few programs
+        return
     beyond: set[ir.Value] = set()
     known = -1
     while known != len(beyond):  # a body comes before its owner, and a Loop's state goes around
@@ -223,12 +227,14 @@ def from_integers(nodes: list[ir.Node]) -> Iterator[ir.Node]:
     """Yield the nodes that make floats from integers, or compute floats only from such floats and constants."""
     derived: set[ir.Value] = set()
     for node in nodes:
-        floats = [value for value in node.inputs if is_float32(value) and constant_of(value) is None]
-        if any(value not in derived for value in floats) or not is_standard(node) or has_bodies(node):
+        read = [value for value in node.inputs if is_float32(value)]
+        if any(value not in derived and constant_of(value) is None for value in read):
+            continue
+        if not is_standard(node) or has_bodies(node):
             continue
         if not any(map(is_float32, node.outputs)) or _applies_weights(node):
             continue
-        if not floats:
+        if derived.isdisjoint(read):
             if any(value is not None and value.dtype in LOW_DTYPES for value in node.inputs):
                 continue  # a cast of a 16-bit float
             if node.op_type not in ("Cast", "Range", "Where", "CumSum"):
