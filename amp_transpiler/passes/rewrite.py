@@ -19,7 +19,7 @@ from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["Rewrite", "last_operators", "rewrite"]
+__all__ = ["Rewrite", "rewrite"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,11 +43,6 @@ class Rewrite:
     replacement: str | Callable[[Binding], ir.Value]
     applies: Callable[[Binding], bool] | None = None
     attributes: Callable[[Binding], Mapping[str, object]] | None = None
-
-
-def last_operators(rows: Iterable[Rewrite]) -> frozenset[str]:
-    """Return the operators in which patterns end: a pass needs no other node to begin at."""
-    return frozenset(parse_form(row.pattern).op_type for row in rows)
 
 
 def rewrite(model: ir.Model, rows: Iterable[Rewrite], nodes: Iterable[ir.Node] | None = None) -> int:

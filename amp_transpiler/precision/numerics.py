@@ -15,22 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two
 from amp_transpiler.graph.dtypes import LOW_DTYPES, LowFormat
-from amp_transpiler.graph.walk import bodies, control_ports, has_bodies
+from amp_transpiler.graph.walk import control_ports, has_bodies, in_order
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.reasons import Reason
 
-__all__ = ["UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
+if TYPE_CHECKING:
+    from amp_transpiler.precision.evidence import TensorRange
+
+__all__ = ["UNSAFE", "from_integers", "normalisations", "shown_safe", "unsafe_nodes"]
 
 _FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -77,15 +80,6 @@ def unsafe_nodes(
         for node, reason in rule:
             reasons.setdefault(node, reason)
     return reasons
-
-
-def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph and of its bodies in the order of execution; a body before its owner."""
-    for node in graph:
-        if has_bodies(node):
-            for _, body in bodies(node):
-                yield from in_order(body)
-        yield node
 
 
 Found = Iterator[tuple[ir.Node, Reason]]

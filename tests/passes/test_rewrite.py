@@ -7,7 +7,7 @@ import pytest
 
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.passes.manager import Pass, PassResult, run_pass
-from amp_transpiler.passes.rewrite import Rewrite, last_operators, rewrite
+from amp_transpiler.passes.rewrite import Rewrite, rewrite
 from tests.support import array, parse, run
 
 INVERSE = Rewrite("Reciprocal(Exp(a))", "Exp(Neg(a))")
@@ -136,7 +136,3 @@ def test_bodies_are_rewritten_too():
     assert [[node.op_type for node in branch] for branch in branches] == [["Neg", "Exp"], ["Neg", "Exp"]]
     feeds = {"x": array(2, 4), "on": np.array(True)}
     np.testing.assert_allclose(run(proto, feeds)["y"], run(ir.to_proto(program), feeds)["y"], rtol=1e-6)
-
-
-def test_the_operators_in_which_rows_end():
-    assert last_operators((INVERSE, TWICE)) == {"Reciprocal", "Neg"}
