@@ -21,6 +21,7 @@ from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
+from amp_transpiler.ops.fusions import NO_FUSION
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.plan import policy_for
 from amp_transpiler.precision.policy import Policy
@@ -222,6 +223,9 @@ def prepare_program(job: Job) -> None:
     """Prepare the program, give its training step what it needs in lower precision, and see whether any is needed."""
     job.ranges = RangeFaults(job.policy.low, strict=job.policy.strict_ranges)
     with job.clock.phase("prepare"):
+        prepare(job.program, job.policy, job.ranges)
+        if job.plan.options.fuse != NO_FUSION:
+            job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
         job.facts.preparation = _prepare(job)
         if not (job.is_changed or job.facts.optimization.fused):
             job.needless = adds_nothing(job.program, job.policy, job.ranges, job.facts.task.opset)
@@ -229,7 +233,6 @@ def prepare_program(job: Job) -> None:
 
 def _prepare(job: Job) -> Findings:
     program, policy, optimization = job.program, job.policy, job.facts.optimization
-    prepare(program, policy, job.ranges)
     warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
     if program.step is None and not program.is_training and holds_gradients(program.model):
         warnings += (NO_STATE,)
@@ -244,6 +247,23 @@ def _prepare(job: Job) -> Findings:
         policy = dataclasses.replace(policy, objective="low")
     job.policy, job.is_changed = policy, aided.changed
     return Findings(notes=notes, warnings=warnings)
+
+
+def _fuse(program: Program, policy: Policy, choice: str) -> Optimization:
+    from amp_transpiler.passes.fusion.fuse import fuse
+
+    fused = fuse(program, choice, policy)
+    if fused.reason:
+        return Optimization(findings=Findings(warnings=(f"nothing fused: {fused.reason}",)))
+    notes = []
+    if fused.missing:
+        without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
+        notes.append(f"not fused, since {without}: {', '.join(fused.missing)}")
+    if fused.operators:
+        counts = ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in fused.operators.items())
+        needs = "; the result needs ONNX Runtime, whose own operators are among them" if fused.is_contrib else ""
+        notes.append(f"fused before the decision: {counts}{needs}")
+    return Optimization(fused.operators, Findings(notes=tuple(notes)))
 
 
 def _offer(attentions: int) -> str:

@@ -37,12 +37,14 @@ class Rewrite:
             expression is only a name, results that the graph hands out stay.
         applies: whether a match is replaced; None for always. It is asked for each way of matching, and edits nothing.
         attributes: those of the replacement's last node; None for none.
+        domain: that of the replacement's last node.
     """
 
     pattern: str
     replacement: str | Callable[[Binding], ir.Value]
     applies: Callable[[Binding], bool] | None = None
     attributes: Callable[[Binding], Mapping[str, object]] | None = None
+    domain: str = ""
 
 
 def rewrite(model: ir.Model, rows: Iterable[Rewrite], nodes: Iterable[ir.Node] | None = None) -> int:
@@ -104,7 +106,8 @@ def _replace(row: Rewrite, binding: Binding, names: Callable[[], NameAllocator])
     if call is not None:
         builder = NodeBuilder(last, names())
         inputs = [_write(argument, binding, builder) for argument in call.arguments]
-        builder.become(call.op_type, inputs, None if row.attributes is None else row.attributes(binding))
+        attributes = None if row.attributes is None else row.attributes(binding)
+        builder.become(call.op_type, inputs, attributes, row.domain)
         unread.remove(last)
     else:
         written = row.replacement

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
     from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
-    from amp_transpiler.training_passes.fuse_skip_norms import FuseSkipNorms as FuseSkipNorms
     from amp_transpiler.training_passes.group_plan import (
         CPU_WORTH as CPU_WORTH,
         CUDA_WORTH as CUDA_WORTH,
