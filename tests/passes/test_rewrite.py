@@ -136,3 +136,10 @@ def test_bodies_are_rewritten_too():
     assert [[node.op_type for node in branch] for branch in branches] == [["Neg", "Exp"], ["Neg", "Exp"]]
     feeds = {"x": array(2, 4), "on": np.array(True)}
     np.testing.assert_allclose(run(proto, feeds)["y"], run(ir.to_proto(program), feeds)["y"], rtol=1e-6)
+
+
+def test_a_node_that_went_with_another_is_passed_over():
+    _, program = program_of("a = Neg (x) b = Neg (a) c = Neg (b) d = Exp (c) e = Neg (d) f = Neg (e) y = Abs (f)")
+    node = {str(node.name): node for node in program.graph}
+    assert rewrite(program, (TWICE,), [node["c"], node["b"], node["f"]]) == 2
+    assert written(ir.to_proto(program).graph) == "a = Neg(x); d = Exp(a); y = Abs(d)"
