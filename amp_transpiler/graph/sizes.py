@@ -89,7 +89,11 @@ class Sizes:
 
     def _work_out(self, node: ir.Node) -> None:
         shapes: Shapes = []
-        rules = _SHAPES if is_standard(node) else _SHAPES_OF_CONTRIB if node.domain == _CONTRIB else None
+        rules = None
+        if is_standard(node):
+            rules = _SHAPES
+        elif node.domain == _CONTRIB:
+            rules = _SHAPES_OF_CONTRIB
         if rules is not None:
             try:
                 content = _content(self, node) if rules is _SHAPES else None

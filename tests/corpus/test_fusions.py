@@ -1,4 +1,4 @@
-"""What exporters write is fused: how many operators come of a model, and that it computes the same in float32."""
+"""Exported models are fused: each gets the expected number of operators, and computes the same in float32."""
 
 from __future__ import annotations
 

@@ -237,9 +237,9 @@ def test_an_error_of_one_read_counts_in_full():
 
     text = "{ [a] p, q = Split <num_outputs = 2> (x) [b] y = Mul (p, q) }"
     weights = Unit(node=9, cast=1e-6)
-    found = named(parse(f"(float[4,4] x) => (float[2,4] y) {text}"), weights)
-    assert low_names(found) == {"a", "b"}
-    assert low_names(found.weighed(weights, felt)) == {"b"}
+    plain = named(parse(f"(float[4,4] x) => (float[2,4] y) {text}"), weights)
+    assert low_names(plain) == {"a", "b"}
+    assert low_names(plain.weighed(weights, felt)) == {"b"}
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])

@@ -126,8 +126,8 @@ class Fuse(Pass[PassResult]):
         """Return the passes in their order. Attention comes first: it reads products with their biases."""
         from amp_transpiler.passes.fuse_attention import FuseAttention
         from amp_transpiler.passes.fusion.bias_gelus import FuseBiasGelus
+        from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
         from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
-        from amp_transpiler.passes.fusion.written_out import FuseWrittenOut
 
         return [
             *([FuseAttention()] if "Attention" in self._names else ()),
