@@ -179,14 +179,16 @@ def _aligned(parts: Sequence[Dims | None]) -> list[tuple[Dim, ...]] | None:
 
 
 def _computed_content(sizes: Sizes, node: ir.Node) -> Dims | None:
-    """Of numbers whatever numpy computes; symbols may only be moved."""
+    """Of numbers whatever numpy computes; symbols may only be moved, or multiplied to symbols of their own."""
     contents = [sizes.content(value) for value in node.inputs]
     if any(content is None and value is not None for content, value in zip(contents, node.inputs, strict=True)):
         return None
     arrays = [None if content is None else _array_of(content) for content in contents]
     has_symbols = any(array is not None and array.dtype == object for array in arrays)
     if has_symbols and node.op_type not in MOVES:
-        return None
+        pairs = _aligned(contents) if node.op_type == "Mul" else None
+        is_size = pairs is not None and all(isinstance(dim, str) or dim >= 0 for pair in pairs for dim in pair)
+        return sizes.fresh(len(pairs)) if is_size and pairs is not None else None
     result = evaluate(node, arrays, most=_SMALL)
     return None if result is None or result.ndim > 1 else tuple(result.reshape(-1).tolist())
 
@@ -225,7 +227,7 @@ def _filled_content(sizes: Sizes, node: ir.Node) -> Dims | None:
 
 _CONTENTS: Mapping[str, Callable[[Sizes, ir.Node], Dims | None]] = {
     "Shape": _shape_content,
-    **dict.fromkeys(("Gather", "Slice", "Concat", "Add", "Sub", "Mul", "Div"), _computed_content),
+    **dict.fromkeys(("Gather", "Slice", "Concat", "Add", "Sub", "Mul", "Div", "Mod"), _computed_content),
     "Cast": _same_content,
     "Identity": _same_content,
     "Reshape": _same_content,

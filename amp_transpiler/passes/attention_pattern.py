@@ -9,43 +9,22 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.regions import region_of
-from amp_transpiler.graph.sizes import Dim, Sizes
+from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.attention_masks import MASKED, Mask, as_truths, masks_in_axes
+from amp_transpiler.passes.attention_operands import End, Operand, ends_of, operand
 from amp_transpiler.passes.attention_values import (
     behind_nothing,
     is_standard_op,
     made_by,
     number_of,
     only_reader,
-    turns,
     without_scale,
 )
 
 __all__ = ["Found", "Loose", "Mask", "find_attentions", "find_loosely"]
 
-_HEADS_FIRST = (0, 2, 1, 3)
-_KEYS_TURNED = (0, 2, 3, 1)
-_THREE_FIRST = (2, 0, 3, 1, 4)
-_LAST_TWO = (0, 1, 3, 2)
 _AS_INFINITE = -3e38
-_MASKED = -1e3  # a constant at or below takes the place of a score that does not count
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mask:
-    """A summand of the scores.
-
-    Attributes:
-        value: what is added; where `allowed` is set, the condition of which it is made.
-        allowed: whether `value` holds truths: True where a score counts (or False, where `inverted`).
-        inverted: truths mean the opposite.
-        filler: with truths, what is added where a score does not count.
-    """
-
-    value: ir.Value
-    allowed: bool = False
-    inverted: bool = False
-    filler: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,34 +32,26 @@ class Found:
     """One attention.
 
     Attributes:
-        query: of shape [batch, queries, heads * size].
-        key: of shape [batch, keys, heads * size].
-        value: of shape [batch, keys, heads * size of a value].
-        packed: the three are one value, of shape [batch, queries, 3 * heads * size].
-        heads: how many.
-        width: of all heads of the query together.
+        query: what becomes the queries.
+        key: what becomes the keys.
+        value: what becomes the values.
         scale: the factor of the products of queries and keys.
         masks: what is added to them.
         guarded: rows without any score that counts give 0 instead of NaN.
         causal: a query meets the keys only up to its own place.
-        result: the Transpose whose output is [batch, queries, heads, size of a value].
-        queries: the size of the query's axis 1.
-        keys: the size of the key's axis 1.
+        last: the node that computes the result.
+        ends: where its rows have all heads side by side.
     """
 
-    query: ir.Value
-    key: ir.Value
-    value: ir.Value
-    packed: bool
-    heads: int
-    width: int
+    query: Operand
+    key: Operand
+    value: Operand
     scale: float
     masks: tuple[Mask, ...]
     guarded: bool
     causal: bool
-    result: ir.Node
-    queries: Dim
-    keys: Dim
+    last: ir.Node
+    ends: tuple[End, ...]
 
 
 def find_attentions(graph: ir.Graph) -> tuple[list[Found], Sizes]:
@@ -121,7 +92,7 @@ def find_loosely(graph: ir.Graph) -> list[Loose]:
     attentions = []
     for softmax in softmaxes:
         scores = softmax.inputs[0]
-        product, masks, _ = _scores(scores) if scores is not None else (None, (), 1.0)
+        product, masks, _ = _scores(scores, sizes) if scores is not None and sizes is not None else (None, (), 1.0)
         weights = behind_nothing(softmax.outputs[0])
         if product is None or sizes is None or not any(is_standard_op(use.node, "MatMul") for use in weights.uses()):
             continue
@@ -140,19 +111,17 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
     if scores is None or graph is None or mix_of is None or not _is_last_axis(softmax, sizes):
         return None
     mix, guarded = mix_of
-    result = _turned_result(mix.outputs[0], sizes)
-    product, masks, scale = _scores(scores)
-    if result is None or product is None:
+    product, masks, scale = _scores(scores, sizes)
+    if product is None or not _is_for_softmax(product.outputs[0], softmax):
         return None
-    nodes = (softmax, mix, result, product)
-    if any(node.graph is not graph or region_of(node) != region_of(softmax) for node in nodes):
+    if any(node.graph is not graph or region_of(node) != region_of(softmax) for node in (softmax, mix, product)):
         return None
     operands = (
-        _split_heads(product.inputs[0], sizes),
-        _split_keys(product.inputs[1], sizes),
-        _split_heads(mix.inputs[1], sizes),
+        operand(product.inputs[0], sizes),
+        operand(product.inputs[1], sizes, rows_last=True),
+        operand(mix.inputs[1], sizes),
     )
-    return _matched(operands, scale, masks, result, guarded=guarded)
+    return _matched(operands, scale, masks, mix, sizes, guarded=guarded)
 
 
 def _mix_of(softmax: ir.Node) -> tuple[ir.Node, bool] | None:
@@ -172,33 +141,31 @@ def _of_operator(node: ir.Node, sizes: Sizes) -> Found | None:
         return None
     if attributes.get_float("softcap", 0.0) or "q_num_heads" in attributes:
         return None
-    result = _turned_result(node.outputs[0], sizes)
-    operands = tuple(_split_heads(value, sizes) for value in node.inputs[:3])
+    operands = tuple(operand(value, sizes) for value in node.inputs[:3])
     query, key, _ = (heads for heads, _ in operands)
     causal = bool(attributes.get_int("is_causal", 0))
-    if result is None or query is None or key is None or (causal and query.rows != key.rows):
-        return None
-    if result.graph is not node.graph or region_of(result) != region_of(node):
+    if query is None or key is None or (causal and query.rows != key.rows):
         return None
     mask = node.inputs[3] if len(node.inputs) > 3 else None
-    masks = () if mask is None else (_read_mask(mask),)
+    masks = () if mask is None else (_read_mask(mask, sizes),)
     scale = attributes.get_float("scale", query.size**-0.5)
-    return _matched(operands, scale, masks, result, guarded=True, causal=causal)
+    return _matched(operands, scale, masks, node, sizes, guarded=True, causal=causal)
 
 
-def _read_mask(mask: ir.Value) -> Mask:
+def _read_mask(mask: ir.Value, sizes: Sizes) -> Mask:
     """Read the mask of ONNX's operator, for which the lowest number is minus infinity."""
     if mask.dtype == ir.DataType.BOOL:
         return Mask(mask, allowed=True, filler=-np.inf)
-    truths = _as_truths(mask)
+    truths = as_truths(mask, sizes)
     return dataclasses.replace(truths, filler=-np.inf) if truths.filler <= _AS_INFINITE else truths
 
 
 def _matched(
-    operands: Sequence[tuple[_Heads | None, float]],
+    operands: Sequence[tuple[Operand | None, float]],
     scale: float,
-    masks: tuple[Mask, ...],
-    result: ir.Node,
+    masks: Sequence[Mask],
+    last: ir.Node,
+    sizes: Sizes,
     *,
     guarded: bool = False,
     causal: bool = False,
@@ -206,25 +173,28 @@ def _matched(
     (query, query_scale), (key, key_scale), (value, value_scale) = operands
     if query is None or key is None or value is None or value_scale != 1.0:
         return None
-    if (query.heads, query.size) != (key.heads, key.size) or value.heads != query.heads or value.rows != key.rows:
+    if (query.heads, query.size) != (key.heads, key.size) or value.heads != query.heads:
         return None
-    packed = [heads.part for heads in (query, key, value)]
-    if packed != [None] * 3 and (packed != [0, 1, 2] or len({query.whole, key.whole, value.whole}) > 1):
+    if value.rows != key.rows or not query.batch == key.batch == value.batch:
+        return None
+    ends = ends_of(last.outputs[0], query, value.size, sizes)
+    scores = (query.batch, query.heads, query.rows, key.rows)
+    rank = len(sizes.shape(last.outputs[0]) or (0, 0, 0, 0))
+    parts = [masks_in_axes(mask, scores, rank, sizes) for mask in masks]
+    if not ends or any(region_of(last) != region_of(maker) for end in ends if (maker := end.value.producer())):
+        return None
+    if any(part is None for part in parts):
         return None
     return Found(
-        query=query.whole,
-        key=key.whole,
-        value=value.whole,
-        packed=packed == [0, 1, 2],
-        heads=query.heads,
-        width=query.heads * query.size,
+        query=query,
+        key=key,
+        value=value,
         scale=scale * query_scale * key_scale,
-        masks=masks,
+        masks=tuple(mask for part in parts if part is not None for mask in part),
         guarded=guarded,
         causal=causal,
-        result=result,
-        queries=query.rows,
-        keys=key.rows,
+        last=last,
+        ends=tuple(ends),
     )
 
 
@@ -233,7 +203,7 @@ def _matched(
 
 def _is_last_axis(softmax: ir.Node, sizes: Sizes) -> bool:
     axis, shape = softmax.attributes.get_int("axis", -1), sizes.shape(softmax.inputs[0])
-    return axis in (-1, 3) and (shape is None or len(shape) == 4)
+    return axis in (-1, 3) if shape is None else len(shape) in (3, 4) and axis in (-1, len(shape) - 1)
 
 
 def _guarded(weights: ir.Value) -> tuple[ir.Value | None, bool]:
@@ -249,38 +219,10 @@ def _guarded(weights: ir.Value) -> tuple[ir.Value | None, bool]:
     return (choice.outputs[0], True) if fits and choice in readers else (None, False)
 
 
-def _turned_result(value: ir.Value, sizes: Sizes) -> ir.Node | None:
-    """Return the Transpose [batch, rows, heads, size] of a value; those who only ask for its shape do not count."""
-    readers = [use.node for use in value.uses() if use.node.op_type != "Shape"]
-    if len(readers) != 1 or value.is_graph_output():
-        return None
-    if _keeps_shape(readers[0], sizes):
-        return _turned_result(readers[0].outputs[0], sizes)
-    return readers[0] if turns(readers[0], _HEADS_FIRST) else None
-
-
-def _keeps_shape(node: ir.Node | None, sizes: Sizes) -> bool:
-    """Whether a Reshape or Expand gives what it takes."""
-    if node is None or not is_standard(node) or node.op_type not in ("Reshape", "Expand"):
-        return False
-    before = sizes.shape(node.inputs[0])
-    return before is not None and before == sizes.shape(node.outputs[0])
-
-
-def _plain(value: ir.Value | None, sizes: Sizes) -> tuple[ir.Value | None, float]:
-    """Look through products with one number and Reshapes that change nothing; return what is scaled, and the factor."""
-    value, factor = without_scale(value)
-    while value is not None and _keeps_shape(node := value.producer(), sizes):
-        assert node is not None, "it keeps a shape"
-        value, further = without_scale(node.inputs[0])
-        factor *= further
-    return value, factor
-
-
 # ---- scores ----
 
 
-def _scores(value: ir.Value) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
+def _scores(value: ir.Value, sizes: Sizes) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
     """Return the product of queries and keys, the masks, and the factor of the product."""
     masks: list[Mask] = []
     current: ir.Value | None = value
@@ -288,170 +230,58 @@ def _scores(value: ir.Value) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
         if is_standard_op(node, "Where"):
             current, mask = _chosen(node)
         elif is_standard_op(node, "Add"):
-            current, mask = _summand(node)
+            current, mask = _summand(node, sizes)
         else:
             break
         if mask is None:
             return None, (), 1.0
         masks.append(mask)
-    product, scale = without_scale(current)
+    product, scale = without_scale(current, sizes)
     matmul = made_by(product, "MatMul")
     return (matmul, tuple(masks), scale) if matmul is not None else (None, (), 1.0)
+
+
+def _is_for_softmax(value: ir.Value, softmax: ir.Node) -> bool:
+    """Whether scores are read on the way to a Softmax only; those who only ask for a shape do not count."""
+    while True:
+        readers = [use.node for use in value.uses() if not is_standard_op(use.node, "Shape")]
+        if len(readers) != 1 or value.is_graph_output():
+            return False
+        if readers[0] is softmax:
+            return True
+        value = readers[0].outputs[0]
 
 
 def _chosen(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
     """Read `Where(condition, scores, very small)`, or the other way round."""
     condition, yes, no = node.inputs
-    if condition is not None and (filler := number_of(no)) is not None and filler <= _MASKED:
+    if condition is not None and (filler := number_of(no)) is not None and filler <= MASKED:
         return yes, Mask(condition, allowed=True, filler=filler)
-    if condition is not None and (filler := number_of(yes)) is not None and filler <= _MASKED:
+    if condition is not None and (filler := number_of(yes)) is not None and filler <= MASKED:
         return no, Mask(condition, allowed=True, inverted=True, filler=filler)
     return None, None
 
 
-def _summand(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
+def _summand(node: ir.Node, sizes: Sizes) -> tuple[ir.Value | None, Mask | None]:
     """Read `Add(scores, mask)`, in either order."""
     left, right = node.inputs
     for scores, other in ((left, right), (right, left)):
-        if other is not None and _leads_to_product(scores):
-            return scores, _as_truths(other)
+        if other is not None and _leads_to_product(scores, sizes):
+            return scores, as_truths(other, sizes)
     return None, None
 
 
-def _leads_to_product(value: ir.Value | None) -> bool:
+def _leads_to_product(value: ir.Value | None, sizes: Sizes) -> bool:
     for _ in range(4):
-        value, _factor = without_scale(value)
+        value, _factor = without_scale(value, sizes)
         node = None if value is None else value.producer()
         if node is None or not is_standard(node):
             return False
         if node.op_type == "MatMul":
             return True
         if node.op_type == "Add":
-            return any(_leads_to_product(part) for part in node.inputs)
+            return any(_leads_to_product(part, sizes) for part in node.inputs)
         if node.op_type != "Where":
             return False
         value = node.inputs[1] if number_of(node.inputs[2]) is not None else node.inputs[2]
     return False
-
-
-def _as_truths(value: ir.Value) -> Mask:
-    """Read `Where(condition, 0, very small)` as a condition; anything else as a summand."""
-    node = made_by(value, "Where")
-    condition = None if node is None else node.inputs[0]
-    if node is None or condition is None:
-        return Mask(value)
-    yes, no = number_of(node.inputs[1]), number_of(node.inputs[2])
-    if yes == 0.0 and no is not None and no <= _MASKED:
-        return Mask(condition, allowed=True, filler=no)
-    if no == 0.0 and yes is not None and yes <= _MASKED:
-        return Mask(condition, allowed=True, inverted=True, filler=yes)
-    return Mask(value)
-
-
-# ---- heads ----
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Heads:
-    """A value [batch, rows, heads * size] that is split into heads.
-
-    `part` is not None for one of three such values side by side: 0, 1 or 2.
-    """
-
-    whole: ir.Value
-    heads: int
-    size: int
-    rows: Dim
-    part: int | None = None
-
-
-def _split_heads(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
-    """Return what becomes [batch, heads, rows, size], and a factor on the way."""
-    value, outer = _plain(value, sizes)
-    turned = made_by(value, "Transpose")
-    if turned is None or not turns(turned, _HEADS_FIRST):
-        return _one_of_three(value, sizes), outer
-    return _heads_of(turned.inputs[0], sizes, outer)
-
-
-def _one_of_three(value: ir.Value | None, sizes: Sizes) -> _Heads | None:
-    """Read one of the three parts of [3, batch, heads, rows, size]."""
-    packed, part = _picked(value, sizes)
-    turned = made_by(packed, "Transpose")
-    split = None if turned is None or not turns(turned, _THREE_FIRST) else made_by(turned.inputs[0], "Reshape")
-    whole = None if split is None else split.inputs[0]
-    old, new = sizes.shape(whole), sizes.shape(None if split is None else split.outputs[0])
-    if whole is None or part is None or old is None or new is None or len(old) != 3 or len(new) != 5:
-        return None
-    three, heads, size = new[2:]
-    if three != 3 or not isinstance(heads, int) or not isinstance(size, int) or 3 * heads * size != old[2]:
-        return None
-    return _Heads(whole, heads, size, old[1], part) if new[0] == old[0] or new[1] == old[1] else None
-
-
-def _picked(value: ir.Value | None, sizes: Sizes) -> tuple[ir.Value | None, int | None]:
-    """Return what one element of the first axis is taken from, and its index."""
-    if (gather := made_by(value, "Gather")) is not None:
-        index = sizes.content(gather.inputs[1])
-        fits = gather.attributes.get_int("axis", 0) == 0 and index is not None and sizes.shape(gather.inputs[1]) == ()
-        return (gather.inputs[0], _index(index)) if fits else (None, None)
-    squeeze = made_by(value, "Squeeze")
-    if squeeze is None or sizes.content(squeeze.inputs[1] if len(squeeze.inputs) > 1 else None) != (0,):
-        return None, None
-    if (part := made_by(squeeze.inputs[0], "Slice")) is not None:
-        start, end, axes, *step = (sizes.content(bound) for bound in part.inputs[1:5])
-        first = _index(start)
-        fits = axes == (0,) and first is not None and end == (first + 1,) and step in ([], [(1,)])
-        return (part.inputs[0], first) if fits else (None, None)
-    split = made_by(squeeze.inputs[0], "Split")
-    if split is None or squeeze.inputs[0] is None or split.attributes.get_int("axis", 0) != 0:
-        return None, None
-    return (split.inputs[0], split.outputs.index(squeeze.inputs[0])) if len(split.outputs) == 3 else (None, None)
-
-
-def _index(content: tuple[Dim, ...] | None) -> int | None:
-    index = content[0] if content is not None and len(content) == 1 else None
-    return index if isinstance(index, int) and 0 <= index < 3 else None
-
-
-def _split_keys(value: ir.Value | None, sizes: Sizes) -> tuple[_Heads | None, float]:
-    """Return what becomes [batch, heads, size, rows], and a factor on the way."""
-    value, outer = _plain(value, sizes)
-    turned = made_by(value, "Transpose")
-    if turned is not None and turns(turned, _KEYS_TURNED):
-        return _heads_of(turned.inputs[0], sizes, outer)
-    if turned is not None and turns(turned, _LAST_TWO):
-        heads, inner = _split_heads(turned.inputs[0], sizes)
-    else:
-        heads, inner = _split_heads(_behind_flat_transpose(value, sizes), sizes)
-    return heads, outer * inner
-
-
-def _behind_flat_transpose(value: ir.Value | None, sizes: Sizes) -> ir.Value | None:
-    """Look through a Transpose of the last two axes that is done in three dimensions."""
-    back = made_by(value, "Reshape")
-    turned = None if back is None else made_by(back.inputs[0], "Transpose")
-    flat = None if turned is None or not turns(turned, (0, 2, 1)) else made_by(turned.inputs[0], "Reshape")
-    if back is None or flat is None:
-        return None
-    first, inside, last = sizes.shape(flat.inputs[0]), sizes.shape(flat.outputs[0]), sizes.shape(back.outputs[0])
-    if first is None or inside is None or last is None or (len(first), len(inside), len(last)) != (4, 3, 4):
-        return None
-    straight = inside[1:] == first[2:] and last == (first[0], first[1], first[3], first[2])
-    return flat.inputs[0] if straight else None
-
-
-def _heads_of(value: ir.Value | None, sizes: Sizes, factor: float) -> tuple[_Heads | None, float]:
-    value, inner = _plain(value, sizes)
-    split = made_by(value, "Reshape")
-    whole = None if split is None else split.inputs[0]
-    whole, before = _plain(whole, sizes)
-    old, new = sizes.shape(whole), sizes.shape(value)
-    if whole is None or old is None or new is None or len(old) != 3 or len(new) != 4:
-        return None, 1.0
-    heads, size = new[2:]
-    if not isinstance(heads, int) or not isinstance(size, int) or heads * size != old[2]:
-        return None, 1.0
-    if new[0] != old[0] and new[1] != old[1]:  # one of the two tells, by the number of elements
-        return None, 1.0
-    return _Heads(whole, heads, size, old[1]), factor * inner * before

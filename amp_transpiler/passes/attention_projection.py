@@ -11,9 +11,9 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_values import changes_nothing, made_by
+from amp_transpiler.passes.attention_values import changes_nothing, made_by, turns
 
-__all__ = ["Projection", "projection"]
+__all__ = ["Projection", "projection", "weight_array"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,10 +122,22 @@ def _checked(
 
 
 def constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Return the shape of a constant, without reading it."""
+    """Return the shape of a constant, or of one that is turned, without reading it."""
     if value is not None and value.is_initializer() and not value.is_graph_input():
         tensor = value.const_value
         if tensor is not None:
             return tuple(int(size) for size in tensor.shape.numpy())
+    if (turned := made_by(value, "Transpose")) is not None:
+        shape = constant_shape(turned.inputs[0])
+        return None if shape is None or not turns(turned, (1, 0)) else shape[::-1]
     content: np.ndarray | None = constant_array(value)
     return None if content is None else content.shape
+
+
+def weight_array(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant, also where it is one that is turned by a Transpose."""
+    turned = made_by(value, "Transpose")
+    if turned is None or not turns(turned, (1, 0)):
+        return constant_array(value)
+    array = constant_array(turned.inputs[0])
+    return None if array is None else array.T

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.evaluate import evaluate
+from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
 
 __all__ = [
     "behind_nothing",
     "changes_nothing",
+    "factor_of",
     "is_standard_op",
     "made_by",
     "number_of",
@@ -17,6 +21,9 @@ __all__ = [
     "turns",
     "without_scale",
 ]
+
+
+_LONGEST_COMPUTATION = 12  # nodes, of a factor
 
 
 def is_standard_op(node: ir.Node | None, op_type: str) -> bool:
@@ -49,12 +56,35 @@ def number_of(value: ir.Value | None) -> float | None:
     return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
 
 
+def factor_of(value: ir.Value | None, sizes: Sizes) -> float | None:
+    """Return the number that a value always is, also where it is computed from sizes, as the root of a head's size."""
+    number = number_of(value)
+    if number is not None or value is None or value.dtype != ir.DataType.FLOAT:
+        return number
+    array = _evaluated(value, sizes, _LONGEST_COMPUTATION)
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def _evaluated(value: ir.Value | None, sizes: Sizes, depth: int) -> np.ndarray | None:
+    array = constant_array(value) if value is not None else None
+    if array is not None or value is None:
+        return array if array is None or array.size == 1 else None
+    content = sizes.content(value)
+    if content is not None and len(content) == 1:
+        return np.asarray(content, np.int64) if isinstance(content[0], int) else None
+    node = value.producer()
+    if node is None or not depth or not node.inputs:
+        return None
+    inputs = [_evaluated(each, sizes, depth - 1) for each in node.inputs]
+    return None if any(each is None for each in inputs) else evaluate(node, inputs, most=1)
+
+
 def changes_nothing(node: ir.Node) -> bool:
-    """Whether the output is the first input: an Identity, a cast to the same type, a sum with 0."""
+    """Whether the output is the first input: an Identity, a cast to the same type, a sum with 0, a product with 1."""
     if not is_standard(node) or node.inputs[0] is None:
         return False
-    if node.op_type == "Add":
-        return number_of(node.inputs[1]) == 0.0
+    if node.op_type in ("Add", "Mul"):
+        return number_of(node.inputs[1]) == (0.0 if node.op_type == "Add" else 1.0)
     same = node.inputs[0].dtype is not None and node.inputs[0].dtype == node.outputs[0].dtype
     return node.op_type == "Identity" or (node.op_type == "Cast" and same)
 
@@ -66,7 +96,7 @@ def behind_nothing(value: ir.Value) -> ir.Value:
     return value
 
 
-def without_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+def without_scale(value: ir.Value | None, sizes: Sizes) -> tuple[ir.Value | None, float]:
     """Look through products with one number; return what is scaled, and the factor."""
     factor = 1.0
     while value is not None and (node := value.producer()) is not None and is_standard(node):
@@ -76,9 +106,9 @@ def without_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
         if node.op_type not in ("Mul", "Div"):
             break
         left, right = node.inputs
-        if (number := number_of(right)) is not None and number:
+        if (number := factor_of(right, sizes)) is not None and number:
             factor, value = (factor * number if node.op_type == "Mul" else factor / number), left
-        elif node.op_type == "Mul" and (number := number_of(left)) is not None and number:
+        elif node.op_type == "Mul" and (number := factor_of(left, sizes)) is not None and number:
             factor, value = factor * number, right
         else:
             break

@@ -14,8 +14,11 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.attention_pattern import Found, Mask, find_attentions
-from amp_transpiler.passes.attention_projection import Projection, projection
+from amp_transpiler.passes.attention_masks import Mask, shape_of_mask
+from amp_transpiler.passes.attention_operands import BATCH_FIRST, LENGTH_FIRST, End, Operand
+from amp_transpiler.passes.attention_pattern import Found, find_attentions
+from amp_transpiler.passes.attention_projection import Projection, projection, weight_array
+from amp_transpiler.passes.attention_values import turns
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
@@ -68,77 +71,69 @@ class _Writer:
         self._graph = model.graph
         self._names = NameAllocator(model)
         self._masks: dict[tuple[object, ...], ir.Value] = {}
+        self._rearranged: dict[tuple[object, ...], ir.Value] = {}
 
     def write(self, attention: Found) -> bool:
         """Replace one attention; return False if it cannot be."""
         masks = [mask for mask in attention.masks if not self._counts_everything(mask)]
         # With a finite filler a row in which no score counts becomes an average, in the source as here.
         guarded = attention.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
-        readers = self._readers(attention)
-        parts = self._projections(attention)
-        if readers is None or (guarded and not self._rows_can_be_told(masks)) or (attention.packed and parts is None):
+        if (guarded and not self._rows_can_be_told(masks)) or not all(map(self._can_end, attention.ends)):
             return False
-        builder = NodeBuilder(attention.result, self._names)
+        parts = self._projections(attention)
+        builder = NodeBuilder(attention.last, self._names)
         bias = self._bias(builder, masks, attention) if masks else None
         result = self._operator(builder, attention, parts, bias)
         if guarded:
             zero = builder.constant(np.asarray(0.0, np.float32))
             rows = self._rows(builder, masks[0], attention)
             result = builder.node("Where", [rows, result, zero], dtype=ir.DataType.FLOAT)
-        for reader, is_whole in readers:
-            if is_whole:
-                self._replace(reader.outputs[0], result, reader)
-            else:
-                reader.replace_input_with(0, result)
+        for end in attention.ends:
+            self._replace(builder, end, result, attention.value.width)
         return True
 
-    def _readers(self, attention: Found) -> list[tuple[ir.Node, bool]] | None:
-        """Return the Reshapes behind the attention, each with whether its result is [batch, queries, all heads]."""
-        value = attention.result.outputs[0]
-        whole, shape = self._sizes.shape(attention.query), self._sizes.shape(value)
-        if value.is_graph_output() or whole is None or shape is None or not isinstance(shape[3], int):
-            return None
-        readers = []
-        for use in value.uses():
-            if use.node.op_type == "Shape":
-                continue
-            if use.node.op_type != "Reshape" or use.idx != 0:
-                return None
-            flat, wanted = self._sizes.shape(use.node.outputs[0]), self._sizes.content(use.node.inputs[1])
-            fits = flat is not None and len(flat) == 3 and flat[2] == attention.heads * shape[3]
-            fits = fits and flat is not None and (flat[0] == whole[0] or flat[1] == whole[1])
-            if not fits and (wanted is None or 0 in wanted[2:]):
-                return None
-            readers.append((use.node, fits and not use.node.outputs[0].is_graph_output()))
-        return readers
+    # ---- the result ----
 
-    def _replace(self, old: ir.Value, new: ir.Value, reader: ir.Node) -> None:
-        for use in list(old.uses()):
-            use.node.replace_input_with(use.idx, new)
-        reader.replace_input_with(0, new)  # nobody reads it any more
+    def _can_end(self, end: End) -> bool:
+        """Whether a value can be replaced: by a new one, or by that of its Reshape of a new one."""
+        reshape = end.value.producer()
+        is_reshape = reshape is not None and reshape.op_type == "Reshape"
+        return is_reshape or not (end.is_flat or end.value.is_graph_output())
+
+    def _replace(self, builder: NodeBuilder, end: End, result: ir.Value, width: int) -> None:
+        if end.order == LENGTH_FIRST:
+            result = builder.node("Transpose", [result], {"perm": [1, 0, 2]}, ir.DataType.FLOAT)
+        if end.is_flat or end.value.is_graph_output():
+            reshape = end.value.producer()
+            assert reshape is not None, "attention makes it"
+            reshape.replace_input_with(0, result)
+            wanted = [-1, width] if end.is_flat else [0, 0, width]
+            reshape.replace_input_with(1, builder.constant(np.asarray(wanted, np.int64)))
+            reshape.attributes.pop("allowzero", None)  # it asks for sizes of 0
+            return
+        for use in list(end.value.uses()):
+            use.node.replace_input_with(use.idx, result)
 
     # ---- the operator ----
 
     def _projections(self, attention: Found) -> list[Projection] | None:
         """Return how queries, keys and values are products of one value with constants; None if they are not."""
-        values = (attention.query, attention.key, attention.value)
-        parts = [part for value in values if (part := projection(value, self._sizes)) is not None]
-        if len(parts) < 3 or len({part.source for part in parts}) > 1:
+        operands = (attention.query, attention.key, attention.value)
+        parts = [part for each in operands if (part := projection(each.whole, self._sizes)) is not None]
+        if len(parts) < 3 or len({part.source for part in parts}) > 1 or len({each.order for each in operands}) > 1:
             return None
-        if not attention.packed:
-            return parts
+        if any(part.stop - part.start != each.width * each.parts for part, each in zip(parts, operands, strict=True)):
+            return None
+        starts = [part.start + each.part * each.width for part, each in zip(parts, operands, strict=True)]
         return [
-            dataclasses.replace(
-                part, start=part.start + index * attention.width, stop=part.start + (index + 1) * attention.width
-            )
-            for index, part in enumerate(parts)
+            dataclasses.replace(part, start=start, stop=start + each.width)
+            for part, each, start in zip(parts, operands, starts, strict=True)
         ]
 
     def _operator(
         self, builder: NodeBuilder, attention: Found, parts: list[Projection] | None, bias: ir.Value | None
     ) -> ir.Value:
-        values = (attention.query, attention.key, attention.value)
-        attributes: dict[str, object] = {"num_heads": attention.heads, "scale": attention.scale}
+        attributes: dict[str, object] = {"num_heads": attention.query.heads, "scale": attention.scale}
         if attention.causal:
             attributes["unidirectional"] = 1
         if parts is not None:
@@ -146,9 +141,38 @@ class _Writer:
             widths = [part.stop - part.start for part in parts]
             if len(set(widths)) > 1:
                 attributes["qkv_hidden_sizes"] = widths
-            inputs = [parts[0].source, weight, offset, None, None, bias]
+            source = self._batch_first(builder, parts[0].source, attention.query.order)
+            inputs = [source, weight, offset, None, None, bias]
             return self._fused(builder, "Attention", inputs, attributes)
+        values = [self._operand(builder, each) for each in (attention.query, attention.key, attention.value)]
         return self._fused(builder, "MultiHeadAttention", [*values, None, None, bias], attributes)
+
+    def _operand(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        """Return an operand of shape [batch, rows, width]."""
+        value = operand.whole
+        if operand.parts > 1:
+            for part in range(operand.parts):
+                if (value, part) not in self._rearranged:
+                    self._split(builder, operand)
+            value = self._rearranged[(value, operand.part)]
+        return self._batch_first(builder, value, operand.order)
+
+    def _split(self, builder: NodeBuilder, operand: Operand) -> None:
+        widths = builder.constant(np.full(operand.parts, operand.width, np.int64))
+        values = builder.nodes("Split", [operand.whole, widths], operand.parts, {"axis": 2}, ir.DataType.FLOAT)
+        for part, value in enumerate(values):
+            self._rearranged[(operand.whole, part)] = value
+
+    def _batch_first(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, int]) -> ir.Value:
+        if order == BATCH_FIRST:
+            return value
+        maker = value.producer()
+        if maker is not None and turns(maker, (1, 0, 2)) and maker.inputs[0] is not None:
+            return maker.inputs[0]
+        if (value, "turned") not in self._rearranged:
+            turned = builder.node("Transpose", [value], {"perm": [1, 0, 2]}, ir.DataType.FLOAT)
+            self._rearranged[(value, "turned")] = turned
+        return self._rearranged[(value, "turned")]
 
     def _fused(
         self, builder: NodeBuilder, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, object]
@@ -195,31 +219,54 @@ class _Writer:
 
     def _bias(self, builder: NodeBuilder, masks: Sequence[Mask], attention: Found) -> ir.Value:
         """Return the sum of the masks, in four dimensions of which the last two are full."""
-        key = (*masks, attention.queries, attention.keys)
+        sides = (attention.query.rows, attention.key.rows)
+        key = (*masks, *sides)
         if key not in self._masks:
             total = self._summand(builder, masks[0])
             for mask in masks[1:]:
                 total = builder.node("Add", [total, self._summand(builder, mask)], dtype=ir.DataType.FLOAT)
-            shapes = [self._sizes.shape(mask.value) for mask in masks]
-            whole = self._sizes.broadcast(shapes)
-            if whole is None or len(whole) != 4 or whole[2:] != (attention.queries, attention.keys):
+            whole = self._sizes.broadcast([shape_of_mask(mask, self._sizes) for mask in masks])
+            if whole is None or len(whole) != 4 or whole[2:] != sides:
                 total = builder.node("Expand", [total, self._square(builder, attention)], dtype=ir.DataType.FLOAT)
             self._masks[key] = total
         return self._masks[key]
 
     def _summand(self, builder: NodeBuilder, mask: Mask) -> ir.Value:
         if not mask.allowed:
-            return mask.value
+            return self._in_place(builder, mask)
         if (mask,) not in self._masks:
             filler = builder.constant(np.asarray(max(mask.filler, _LOWEST), np.float32))
             zero = builder.constant(np.asarray(0.0, np.float32))
             choice = [filler, zero] if mask.inverted else [zero, filler]
-            self._masks[(mask,)] = builder.node("Where", [mask.value, *choice], dtype=ir.DataType.FLOAT)
+            inputs = [self._in_place(builder, mask), *choice]
+            self._masks[(mask,)] = builder.node("Where", inputs, dtype=ir.DataType.FLOAT)
         return self._masks[(mask,)]
+
+    def _in_place(self, builder: NodeBuilder, mask: Mask) -> ir.Value:
+        """Return the value of a mask with its axes where the scores have them."""
+        places = mask.places
+        if places is None:
+            return mask.value
+        key = ("in place", mask.value, places)
+        if key not in self._masks:
+            value, dtype = mask.value, mask.value.dtype
+            dropped = [axis for axis, place in enumerate(places) if place < 0]
+            placed = [place for place in places if place >= 0]
+            added = [axis for axis in range(4) if axis not in placed]
+            if dropped:
+                value = self._with_axes(builder, "Squeeze", value, dropped)
+            if placed != sorted(placed):
+                order = sorted(range(len(placed)), key=placed.__getitem__)
+                value = builder.node("Transpose", [value], {"perm": order}, dtype)
+            self._masks[key] = self._with_axes(builder, "Unsqueeze", value, added) if added else value
+        return self._masks[key]
+
+    def _with_axes(self, builder: NodeBuilder, op_type: str, value: ir.Value, axes: list[int]) -> ir.Value:
+        return builder.node(op_type, [value, builder.constant(np.asarray(axes, np.int64))], None, value.dtype)
 
     def _square(self, builder: NodeBuilder, attention: Found) -> ir.Value:
         ones = builder.constant(np.asarray([1, 1], np.int64))
-        sides = [self._size(builder, value, 1) for value in (attention.query, attention.key)]
+        sides = [self._size(builder, each.whole, each.order[1]) for each in (attention.query, attention.key)]
         return builder.node("Concat", [ones, *sides], {"axis": 0}, ir.DataType.INT64)
 
     def _size(self, builder: NodeBuilder, value: ir.Value, axis: int) -> ir.Value:
@@ -227,17 +274,18 @@ class _Writer:
         return builder.node("Gather", [shape, builder.constant(np.asarray([axis], np.int64))], None, ir.DataType.INT64)
 
     def _rows_can_be_told(self, masks: Sequence[Mask]) -> bool:
-        shape = self._sizes.shape(masks[0].value)
+        shape = shape_of_mask(masks[0], self._sizes)
         return len(masks) == 1 and masks[0].allowed and shape is not None and len(shape) == 4 and shape[1] == 1
 
     def _rows(self, builder: NodeBuilder, mask: Mask, attention: Found) -> ir.Value:
         """Return [batch, queries, 1]: whether any score of the row counts."""
-        key = ("rows", mask, attention.queries, attention.keys)
+        key = ("rows", mask, attention.query.rows, attention.key.rows)
         if key not in self._masks:
             # Not by the mask's numbers: where its "minus infinity" is read only by attentions, they may be low.
             unit, none = (builder.constant(np.asarray(number, np.float32)) for number in (1.0, 0.0))
             choice = [none, unit] if mask.inverted else [unit, none]
-            best, axes = builder.node("Where", [mask.value, *choice], dtype=ir.DataType.FLOAT), [-1]
+            best = builder.node("Where", [self._in_place(builder, mask), *choice], dtype=ir.DataType.FLOAT)
+            axes = [-1]
             attributes: dict[str, object]
             inputs, attributes = [best], {"axes": axes, "keepdims": 0}
             if self._opset >= _REDUCES_BY_INPUT:
@@ -249,7 +297,7 @@ class _Writer:
 
 
 def _columns(constant: ir.Value, part: Projection) -> np.ndarray:
-    array = constant_array(constant)
+    array = weight_array(constant)
     assert array is not None, "a projection has constants"
     return array[..., part.start : part.stop]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -24,7 +24,7 @@ from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.attention_pattern import find_attentions, find_loosely
+from amp_transpiler.passes.attention_pattern import Mask, find_attentions, find_loosely
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.precision.limits import Limits
@@ -95,18 +95,18 @@ class Optimized:
 def model_family(program: Program) -> ModelFamily | None:
     """Return the family of a transformer in plain form; None if no attention is found."""
     graph = program.model.graph
-    attentions = find_attentions(graph)[0] or find_loosely(graph)
     rows = [
-        Attention(
-            attention.query,
-            attention.key,
-            tuple(mask.value for mask in attention.masks),
-            attention.heads,
-            attention.width,
-        )
-        for attention in attentions
+        Attention(each.query.whole, each.key.whole, _mask_values(each.masks), each.query.heads, each.query.width)
+        for each in find_attentions(graph)[0]
+    ] or [
+        Attention(each.query, each.key, _mask_values(each.masks), each.heads, each.width)
+        for each in find_loosely(graph)
     ]
     return family_of(graph, rows)
+
+
+def _mask_values(masks: Sequence[Mask]) -> tuple[ir.Value, ...]:
+    return tuple(mask.value for mask in masks)
 
 
 def attentions_to_fuse(program: Program, policy: Policy) -> int:

@@ -20,8 +20,8 @@ RMS = "SimplifiedLayerNormalization"
 
 # model -> what fusions put in
 COUNTS = {
-    "small_encoder/dynamo.onnx": {BIAS_GELU: 2, SKIP: 5},
-    "small_encoder/torchscript.onnx": {BIAS_GELU: 2, SKIP: 5},
+    "small_encoder/dynamo.onnx": {ATTENTION: 2, BIAS_GELU: 2, SKIP: 5},
+    "small_encoder/torchscript.onnx": {ATTENTION: 2, BIAS_GELU: 2, SKIP: 5},
     "small_decoder/dynamo.onnx": {RMS: 1, SIMPLE: 2},
     "bert_base_12l/dynamo.onnx": {ATTENTION: 12, BIAS_GELU: 12, SKIP: 25},
     "bert_base_12l/torchscript.onnx": {ATTENTION: 12, BIAS_GELU: 12, SKIP: 25},

@@ -145,6 +145,13 @@ FORMS = {
         ),
         "Attention",
     ),
+    "three in another order": (
+        (
+            f"{ALLOWED} {THREE} k0, q0, v0 = Split<axis=0, num_outputs=3>(g6) q = Squeeze(q0, first)"
+            f" kh = Squeeze(k0, first) v = Squeeze(v0, first) {KEYS_TURNED} {SCORES} {MIX} {OUT}"
+        ),
+        "Attention",
+    ),
     "nodes that change nothing": (
         (
             f"{ALLOWED} {SEPARATE} {heads('q', to='qh')} q1 = Identity(qh) q = Add(q1, zero)"
@@ -205,13 +212,6 @@ OTHERS = {
     "an operator that caps scores": (
         f"{SEPARATE} {ONE.format('softcap=2.0', '')} {OUT}",
         {"opset": 23},
-    ),
-    "three in another order": (
-        (
-            f"{ALLOWED} {THREE} k0, q0, v0 = Split<axis=0, num_outputs=3>(g6) q = Squeeze(q0, first)"
-            f" kh = Squeeze(k0, first) v = Squeeze(v0, first) {KEYS_TURNED} {SCORES} {MIX} {OUT}"
-        ),
-        {},
     ),
     "a factor behind the mask": (
         f"{ALLOWED} {SEPARATE} {TURNED} {SCORES.replace(' s = Add', ' s2 = Add')} s = Mul(s2, half) {MIX} {OUT}",

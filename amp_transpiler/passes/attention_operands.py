@@ -1,0 +1,180 @@
+"""Queries, keys, values and results of attention: what is split into heads, and where heads become rows again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.sizes import Dim, Sizes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.attention_values import without_scale
+from amp_transpiler.passes.attention_views import Axes, Part, View, view_through, whole_view
+
+__all__ = ["BATCH_FIRST", "LENGTH_FIRST", "End", "Operand", "ends_of", "operand"]
+
+_LONGEST_CHAIN = 24  # nodes between a projection and a product
+BATCH_FIRST, LENGTH_FIRST = (0, 1), (1, 0)  # the axes of a value that are batch and length
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operand:
+    """A value that is split into heads: [batch, rows, heads * size] or [rows, batch, heads * size].
+
+    Attributes:
+        whole: the value; of `parts` such values side by side, if there are more than one.
+        order: its axes of batch and rows.
+        batch: how many samples.
+        rows: how many rows.
+        heads: how many heads.
+        size: of one head.
+        part: which of the values side by side.
+        parts: how many lie side by side.
+    """
+
+    whole: ir.Value
+    order: tuple[int, int]
+    batch: Dim
+    rows: Dim
+    heads: int
+    size: int
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def width(self) -> int:
+        """The size of all heads together."""
+        return self.heads * self.size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class End:
+    """A value with all heads of a row side by side.
+
+    Attributes:
+        value: of shape [batch, rows, width], [rows, batch, width], or with these two as one axis.
+        order: whether batch or rows come first.
+        is_flat: they are one axis.
+    """
+
+    value: ir.Value
+    order: tuple[int, int]
+    is_flat: bool
+
+
+# ---- operands ----
+
+
+def operand(value: ir.Value | None, sizes: Sizes, *, rows_last: bool = False) -> tuple[Operand | None, float]:
+    """Return what is split into heads for a product of matrices, and a factor on the way.
+
+    Args:
+        value: a side of the product, of shape [batch, heads, rows, size] or [batch * heads, rows, size].
+        sizes: the sizes of the graph's values.
+        rows_last: size comes before rows.
+    """
+    for view, factor in _views(value, sizes):
+        if (split := _split_heads(view, sizes, rows_last=rows_last)) is not None:
+            return split, factor
+    return None, 1.0
+
+
+def _views(value: ir.Value | None, sizes: Sizes) -> Iterator[tuple[View, float]]:
+    """Yield the views of values before that a value is, with the factor between them; the farthest one first."""
+    chain: list[tuple[ir.Value, float, ir.Node | None, ir.Value | None]] = []
+    factor = 1.0
+    for _ in range(_LONGEST_CHAIN):
+        value, further = without_scale(value, sizes)
+        factor *= further
+        node = None if value is None else value.producer()
+        if value is None:
+            break
+        chain.append((value, factor, node, value))
+        if node is None or not node.inputs or not is_standard(node):
+            break
+        value = node.inputs[0]
+    for start in range(len(chain) - 1, -1, -1):
+        view = whole_view(chain[start][0], sizes)
+        for output, _, node, _ in reversed(chain[:start]):
+            assert node is not None, "each but the last has a maker"
+            view = None if view is None else view_through(node, output, view, sizes)
+        if view is not None:
+            yield view, chain[start][1]
+
+
+def _split_heads(view: View, sizes: Sizes, *, rows_last: bool) -> Operand | None:
+    shape = sizes.shape(view.source)
+    if shape is None or len(shape) != 3 or len(view.axes) not in (3, 4) or len(view.picked) > 1:
+        return None
+    *outer, rows, size = view.axes
+    if rows_last:
+        rows, size = size, rows
+    batch_and_heads = [part for axis in outer for part in axis]
+    if len(rows) != 1 or len(size) != 1 or (len(outer[0]) != 1 if len(outer) == 2 else len(outer[0]) != 2):
+        return None
+    batch, heads = batch_and_heads[0], batch_and_heads[1:]
+    order = (batch.axis, rows[0].axis)
+    if order not in (BATCH_FIRST, LENGTH_FIRST) or batch.size != shape[order[0]] or rows[0].size != shape[order[1]]:
+        return None
+    return _of_parts(view, order, (batch, rows[0], *heads, size[0]), shape[2])
+
+
+def _of_parts(view: View, order: tuple[int, int], parts: Sequence[Part], whole: Dim) -> Operand | None:
+    """Read the last axis: values side by side, in them heads, in them the size."""
+    batch, rows, *inner = parts
+    if len(inner) > 2 or any(part.axis != 2 or not isinstance(part.size, int) for part in inner):
+        return None
+    picked = [part for part, _ in view.picked]
+    stride = 1
+    for part in reversed([*picked, *inner]):
+        if part.axis != 2 or part.stride != stride or not isinstance(part.size, int):
+            return None
+        stride *= part.size
+    if stride != whole:
+        return None
+    sizes = [part.size for part in inner if isinstance(part.size, int)]
+    heads, size = sizes if len(sizes) == 2 else (1, *sizes)
+    index, count = (view.picked[0][1], picked[0].size) if picked else (0, 1)
+    assert isinstance(count, int), "it was asked above"
+    return Operand(view.source, order, batch.size, rows.size, heads, size, index, count)
+
+
+# ---- the result ----
+
+
+def ends_of(value: ir.Value, query: Operand, width: int, sizes: Sizes) -> list[End] | None:
+    """Return where a product of weights and values has all heads of a row side by side; None if it is read otherwise.
+
+    Args:
+        value: the product, of shape [batch, heads, rows, size] or [batch * heads, rows, size].
+        query: whose rows they are.
+        width: the size of a head's values.
+        sizes: the sizes of the graph's values. Who only asks for a shape does not count.
+    """
+    shape = sizes.shape(value)
+    parts = (Part(0, query.batch), Part(1, query.heads), Part(2, query.rows), Part(3, width))
+    axes: Axes = tuple((part,) for part in parts)
+    if shape is not None and len(shape) == 3:
+        axes = (parts[:2], parts[2:3], parts[3:])
+    return _ends(value, View(value, axes), sizes)
+
+
+def _ends(value: ir.Value, view: View, sizes: Sizes) -> list[End] | None:
+    order = [part.axis for axis in view.axes for part in axis]
+    if len(view.axes) in (2, 3) and order in ([0, 2, 1, 3], [2, 0, 1, 3]) and len(view.axes[-1]) == 2:
+        is_flat = len(view.axes) == 2
+        return [End(value, BATCH_FIRST if order[0] == 0 else LENGTH_FIRST, is_flat)]
+    if value.is_graph_output():
+        return None
+    ends: list[End] = []
+    for use in value.uses():
+        if use.node.op_type == "Shape" and is_standard(use.node):
+            continue
+        output = use.node.outputs[0]
+        further = view_through(use.node, output, view, sizes) if use.idx == 0 else None
+        below = None if further is None or further.picked else _ends(output, further, sizes)
+        if below is None:
+            return None
+        ends += below
+    return ends
