@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -38,24 +38,13 @@ __all__ = ["Found", "best_conversion", "worst_error"]
 logger = logging.getLogger(__name__)
 
 _FAILURES = 2  # the search for the bound stops after so many failing runs, once a choice holds
-_FURTHER = 4  # the most runs that go to promising choices off the hull, right after the search for the bound
-_WORTH = 0.005  # the least gain that is worth a run, as a share of all costs
-_WORTH_FILLING = 0.001  # likewise, where a run only adds a few low nodes to the best choice
-_LIKELY = 0.95  # the share of the allowed error at which promising choices are looked for
-_UNLIKELY = 0.1  # a choice is not run if it keeps the limits with at most this chance
-_WORLDS = 32  # how many sets of errors are drawn, each in agreement with the measurements; chances are shares of these
-_GUESSES = 12  # for so many of these sets, the cheapest choice that holds under it becomes a candidate
-_FEW_GUESSES = 4  # likewise, where many candidates are there already
+_WORTH = 0.001  # the least gain that is worth a run, as a share of all costs
 _NEARLY, _LITTLE = 0.8, 0.1  # the first and the least share of the room below a limit that low nodes may fill
-_LEAST_PART = 2.0**-10  # the least share of the blamed error that is asked for: less adds no further node
-_BARELY = 0.5  # below this share of the allowed error, nodes are probably blamed for more than they add
 _LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: new nodes may be predicted better
 _FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
-_NEAR = 1.5  # up to this multiple of the allowed error, the neighbours of a choice are candidates: one may hold
-_SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
+_KIND_RUNS = 20  # the most runs that kinds of operators may take there
 _CONFIRMATIONS = 4  # how many choices that hold in one draw are judged by all draws
 _AGAIN = 8  # the most runs for another choice, where the best one fails in another draw
-_EVERY = 200  # if there are at most so many worthwhile choices, all are candidates
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
@@ -235,7 +224,10 @@ class _Search:
         self._deciding: int | None = None
 
     def turned(self) -> Measured:
-        """Turn the conversion towards float32 until it keeps the limits."""
+        """Turn the conversion towards float32 until it keeps the limits, then add what they leave room for.
+
+        The page `docs/precision.md` says the same in words, step by step.
+        """
         frontier, conversions = self._frontier, self._conversions
         for measured in self._tried:
             low = _low_names(measured.conversion.assignment)
@@ -246,16 +238,10 @@ class _Search:
         if start is None:
             start = self._run(frontier.free)
         runs, first = self._policy.search_runs, Trial(frontier.free, start)
-        trials = turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
-        runs += 1
-        self._further(min(_FURTHER, runs - len(trials)))
-        self._fill(runs - len(self._excesses))
-        self._further(runs - len(self._excesses))
-        self._halve(runs - len(self._excesses))
-        if self._limited:
-            left = self._refine(max(0, runs - len(self._excesses)) + _small_runs(len(frontier.names)))
-            if any(size <= _FEW_ELEMENTS for size in self._sizes()):
-                self._refine(self._bisect_kinds(left))
+        turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
+        self._fill(runs + 1 - len(self._excesses))
+        if self._limited and any(size <= _FEW_ELEMENTS for size in self._sizes()):
+            self._bisect_kinds()
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._excesses:
             exact = (0.0, _milliseconds(conversions.prepared, self._policy))
@@ -316,12 +302,6 @@ class _Search:
         high = {str(node.name) for node in ancestors_of(amplifier)}
         return self._frontier.point(point.low - high)
 
-    def _further(self, runs: int) -> None:
-        """Run the choices from which most is to be expected, as long as there are any."""
-        while runs > 0 and (candidate := self._promising()) is not None:
-            runs -= 1
-            self._run(candidate)
-
     def _fill(self, runs: int) -> None:
         """Add low nodes to the best choice, as long as the limits leave room for them.
 
@@ -337,7 +317,7 @@ class _Search:
             if not measured.excess < 1.0:
                 return
             candidate = frontier.widened(best, {name: room * most for name, most in self._rooms().items()})
-            if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
+            if best.cost - candidate.cost < _WORTH * frontier.exact.cost:
                 return
             if candidate in self._excesses:  # what is known already is no answer: less is asked for
                 room /= 2
@@ -346,85 +326,26 @@ class _Search:
             if self._run(candidate) > 1.0:
                 room /= 2
 
-    def _halve(self, runs: int) -> None:
-        """Where the best choice has barely any error, add low nodes that are blamed for more than there is room for.
-
-        All that fail together share the blame. If one of them is the cause, half of them can be low. Every turn uses up
-        a run, or asks for half as much down to a bound: so it ends, whatever errors are.
-
-        Args:
-            runs: how many conversions may be run.
-        """
-        frontier, part = self._frontier, 0.5
-        while runs > 0 and part >= _LEAST_PART and self._best is not None:
-            best, measured = self._best
-            if measured.excess > _BARELY:
-                return
-            blamed, before = frontier.squares(frontier.free), frontier.squares(best)
-            rooms = {output: part * max(0.0, blamed[output] - error) for output, error in before.items()}
-            candidate = frontier.widened(best, rooms)
-            if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
-                return
-            if candidate in self._excesses:  # what is blamed for a changed shape may have no error at all
-                part /= 2
-                continue
-            runs -= 1
-            part = part / 2 if self._run(candidate) > 1.0 else 0.5
-
-    def _refine(self, runs: int) -> int:
-        """Try what differs little from the best choice, or from one that nearly holds; in a small program any choice.
-
-        Args:
-            runs: how many conversions may be run.
-
-        Returns:
-            How many of them are left.
-        """
-        frontier, looked = self._frontier, set[Point]()
-        every = frontier.worthwhile(_EVERY) if runs > 0 else None
-        pool = {*(every or ())}
-        while runs > 0:
-            assert self._best is not None
-            best, _ = self._best
-            near = [point for point, excess in self._excesses.items() if excess <= _NEAR and point.cost < best.cost]
-            for point in (best, *near):
-                if every is None and point not in looked:
-                    pool |= {*frontier.beside(point)}
-                    looked.add(point)
-            candidate = self._promising(pool, _FEW_GUESSES, unlikely=0.0)
-            if candidate is None:
-                break
-            runs -= 1
-            self._run(candidate)
-        return runs
-
-    def _bisect_kinds(self, runs: int) -> int:
+    def _bisect_kinds(self) -> None:
         """Make one kind of operator float32 after the other, first the kind that has the largest error by itself.
 
         Errors of an output with few elements cancel by chance. No prediction tells where, yet a few trials may.
-
-        Args:
-            runs: how many conversions may be run; nothing is done if they may not be enough.
-
-        Returns:
-            How many of them are left.
         """
-        frontier, before = self._frontier, len(self._excesses)
-        alone = frontier.of_kinds()
-        if runs < 2 * len(alone):
-            return runs
+        frontier, kinds = self._frontier, self._frontier.kinds
+        if 2 * len(kinds) > _KIND_RUNS:
+            return
+        alone = {kind: frontier.point(names) for kind, names in kinds.items()}
         for point in alone.values():
             if point not in self._excesses:
                 self._run(point)
-        ranked = sorted(alone, key=lambda kind: (-self._excesses[alone[kind]], kind))
+        ranked = sorted(kinds, key=lambda kind: (-self._excesses[alone[kind]], kind))
         for count in range(1, len(ranked)):
             assert self._best is not None
-            candidate = frontier.without(ranked[:count])
+            candidate = frontier.without(name for kind in ranked[:count] for name in kinds[kind])
             if candidate.cost >= self._best[0].cost and self._best[1].excess <= 1.0:
                 break
             if candidate not in self._excesses:
                 self._run(candidate)
-        return runs - (len(self._excesses) - before)
 
     def _sizes(self) -> list[int]:
         """Return how many elements every output has that has a limit, in all samples together."""
@@ -443,33 +364,6 @@ class _Search:
             wrong = square / predicted if predicted > 0.0 and square > 0.0 else 1.0
             rooms[output] = (1.0 - square) / max(wrong, _LEAST_WRONG)
         return rooms
-
-    def _promising(
-        self, beside: Collection[Point] = (), guesses: int = _GUESSES, unlikely: float = _UNLIKELY
-    ) -> Point | None:
-        """Return the choice from which most is to be expected: what it gains, times the chance that it holds.
-
-        Args:
-            beside: further choices to look at.
-            guesses: ways in which errors may differ, whose best choices are looked at.
-            unlikely: a chance that is not worth a run.
-        """
-        assert self._best is not None
-        frontier, (best, measured) = self._frontier, self._best
-        if measured.excess > 1.0:
-            return None
-        worlds = frontier.imagined(_WORLDS)
-        points = {frontier.cheapest(_LIKELY), *frontier.known(), *beside}  # what it looks at on its way is known then
-        points |= {frontier.cheapest_under(world, _LIKELY) for world in worlds[: frontier.affordable(guesses)]}
-        least = _WORTH * frontier.exact.cost
-        hoped = [
-            (odds * (best.cost - point.cost), -point.cost, sorted(point.low), point)
-            for point in points
-            if point.cost < best.cost - least
-            and point not in self._excesses
-            and (odds := sum(frontier.holds_under(point, world) for world in worlds) / _WORLDS) > unlikely
-        ]
-        return max(hoped, key=lambda row: row[:3])[3] if hoped else None
 
     def repaired(self, best: Measured) -> tuple[str, ...]:
         """Return the nodes that were low at first and are float32 in another conversion."""
@@ -534,11 +428,6 @@ class _Search:
             timed = self._policy.objective == "time"
             self._costs[point] = _milliseconds(measured.program, self._policy) if timed else point.cost
         return 0.0, self._costs[point]
-
-
-def _small_runs(nodes: int) -> int:
-    """Return how many further conversions of a small program may be run."""
-    return next((runs for most, runs in _SMALL if nodes <= most), 0)
 
 
 def _felt(measured: Measured) -> dict[str, float]:
