@@ -14,8 +14,8 @@ from amp_transpiler.plan import Plan
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
-from amp_transpiler.report import Report
 from amp_transpiler.report.clock import Clock
+from amp_transpiler.report.facts import Facts
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.verify import Basis
 
@@ -36,7 +36,7 @@ class Job:
         source: the same, followed by the training algorithms that it carries.
         program: what is worked on: a copy, or the source itself where nothing is compared with it; at last the result.
         policy: how to decide, with the facts of the model.
-        report: what the caller gets.
+        facts: what the stages say, for the report that the caller gets.
         destination: the file to write, or None.
         reference: what fp32 computes, where the optimized program was compared with that.
         ranges: what the low format cannot hold.
@@ -45,7 +45,6 @@ class Job:
         prepared: the program as it is decided about.
         conversion: what was decided and carried out.
         basis: what the written file is checked against; None for no check.
-        failure: why the result is refused; empty if it is not.
         is_done: nothing is left to do for the stages that follow.
     """
 
@@ -58,7 +57,7 @@ class Job:
     source: Program = dataclasses.field(init=False)
     program: Program = dataclasses.field(init=False)
     policy: Policy = dataclasses.field(init=False)
-    report: Report = dataclasses.field(init=False)
+    facts: Facts = dataclasses.field(init=False)
     destination: pathlib.Path | None = None
     reference: Reference | None = None
     ranges: RangeFaults = dataclasses.field(init=False)
@@ -67,5 +66,4 @@ class Job:
     prepared: Program = dataclasses.field(init=False)
     conversion: Conversion = dataclasses.field(init=False)
     basis: Basis | None = None
-    failure: str = ""
     is_done: bool = False

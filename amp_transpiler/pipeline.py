@@ -19,6 +19,7 @@ from amp_transpiler.precision.limits import Mismatch, Tolerance
 from amp_transpiler.precision.preference import Preference, recorded
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report
+from amp_transpiler.report.assembly import assemble
 from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.recipe import Recipe, as_settings
 from amp_transpiler.systems.option_names import (
@@ -216,8 +217,7 @@ def run(src: Source, dst: str | os.PathLike[str] | None, options: ConversionOpti
         stage(job)
         if job.is_done:
             break
-    job.report.seconds, job.report.phases = job.clock.total(), job.clock.phases
-    return job.report
+    return assemble(job.facts, job.destination, job.clock)
 
 
 def _with_recipe(options: ConversionOptions) -> ConversionOptions:

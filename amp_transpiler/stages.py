@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
-from amp_transpiler.assess.predictions import add_errors, as_its_source, predict_times
+from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.child_process.child import start_early
 from amp_transpiler.conversion import adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -25,10 +25,12 @@ from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.plan import policy_for
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
-from amp_transpiler.precision.training import NO_STATE, UNSCALED, holds_gradients
+from amp_transpiler.precision.training import NO_STATE, holds_gradients
 from amp_transpiler.program.assemble import written_model
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
+from amp_transpiler.report.assembly import assemble
+from amp_transpiler.report.facts import Facts, Findings, Optimization
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.systems.choice import Request
@@ -83,11 +85,16 @@ def _load(job: Job) -> None:
     needs_source = options.verify or policy.objective != "rules" or not isinstance(job.src, (str, os.PathLike))
     job.program = job.source.clone() if needs_source else job.source
     job.policy = policy if options.optimize else _with_program(policy, job.program, options)
-    job.report = describe_source(
-        job.source, job.destination, job.policy, level=request.level_name, system=request.system, asked=request.label
+    task = describe_source(
+        job.source,
+        job.policy,
+        level=request.level_name,
+        system=request.system,
+        asked=request.label,
+        settings=job.settings,
+        notes=_first_notes(request, policy.target, verify=options.verify and not policy.copies),
     )
-    job.report.notes = _first_notes(request, policy.target, verify=options.verify and not policy.copies)
-    job.report.settings = job.settings
+    job.facts = Facts(task)
 
 
 def _with_algorithms(source: Program, policy: Policy) -> Program:
@@ -152,9 +159,10 @@ def copy_unchanged(job: Job) -> None:
         return
     if job.policy.low_io:
         raise OptionError(
-            f"{job.report.asked} changes nothing, so inputs and outputs cannot become {job.policy.low.name}"
+            f"{job.facts.task.asked} changes nothing, so inputs and outputs cannot become {job.policy.low.name}"
         )
-    describe_copy(job.report, job.source, _copy_files(job, job.source, job.destination))
+    job.facts.written_bytes = _copy_files(job, job.source, job.destination)
+    job.facts.description = describe_copy(job.source, job.facts.task)
     job.is_done = True
 
 
@@ -162,10 +170,11 @@ def leave_needless(job: Job) -> None:
     """Copy the source to a destination that the user named, and be done, where a conversion would add nothing."""
     if job.needless is None:
         return
-    place = job.destination
     if isinstance(job.dst, DefaultPlace) and not job.dst.is_named:  # nobody named it
-        place = None
-    describe_needless(job.report, *job.needless, _copy_files(job, job.loaded, place))
+        job.destination = None
+    written = _copy_files(job, job.loaded, job.destination)
+    job.facts.written_bytes = written
+    job.facts.description = describe_needless(*job.needless, job.facts.task.dtype, is_written=written is not None)
     job.is_done = True
 
 
@@ -193,47 +202,48 @@ def optimize_source(job: Job) -> None:
     if not options.optimize:
         return
     with job.clock.phase("optimize"):
-        _optimize(job)
+        job.facts.optimization = _optimize(job)
         job.policy = _with_program(job.policy, job.program, options)
 
 
-def _optimize(job: Job) -> None:
-    report, plain = job.report, plain_copy(job.program)
+def _optimize(job: Job) -> Optimization:
+    plain = plain_copy(job.program)
     try:
         fused = optimized(plain)
         if job.plan.options.verify:
             job.reference = check_optimized(job.source, plain, fused.program, job.plan.questions.inputs)
     except NotOptimized as reason:
-        report.warnings = (*report.warnings, f"not optimized: {reason}")
-        return
-    report.fused = fused.operators
-    report.notes = (*report.notes, fused.note)
+        return Optimization(findings=Findings(warnings=(f"not optimized: {reason}",)))
     job.program = fused.program
+    return Optimization(fused.operators, Findings(notes=(fused.note,)))
 
 
 def prepare_program(job: Job) -> None:
     """Prepare the program, give its training step what it needs in lower precision, and see whether any is needed."""
     job.ranges = RangeFaults(job.policy.low, strict=job.policy.strict_ranges)
     with job.clock.phase("prepare"):
-        _prepare(job)
-        if not (job.is_changed or job.report.fused):
-            job.needless = adds_nothing(job.program, job.policy, job.ranges, job.report.opset[0])
+        job.facts.preparation = _prepare(job)
+        if not (job.is_changed or job.facts.optimization.fused):
+            job.needless = adds_nothing(job.program, job.policy, job.ranges, job.facts.task.opset)
 
 
-def _prepare(job: Job) -> None:
-    program, policy, report = job.program, job.policy, job.report
+def _prepare(job: Job) -> Findings:
+    program, policy, optimization = job.program, job.policy, job.facts.optimization
     prepare(program, policy, job.ranges)
     warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
     if program.step is None and not program.is_training and holds_gradients(program.model):
         warnings += (NO_STATE,)
     aided = add_training_aids(program, policy)
-    report.warnings = (*report.warnings, *warnings, *aided.warnings)
-    if not report.fused and not report.warnings and (count := attentions_to_fuse(program, policy)):
-        report.notes = (*report.notes, _offer(count))
+    warnings += aided.warnings
+    notes: tuple[str, ...] = ()
+    is_sound = not warnings and not optimization.findings.warnings
+    if is_sound and not optimization.fused and (count := attentions_to_fuse(program, policy)):
+        notes = (_offer(count),)
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
         policy = dataclasses.replace(policy, objective="low")
     job.policy, job.is_changed = policy, aided.changed
+    return Findings(notes=notes, warnings=warnings)
 
 
 def _offer(attentions: int) -> str:
@@ -249,22 +259,24 @@ def decide_and_compare(job: Job) -> None:
     if job.plan.options.verify:
         job.prepared = job.program
         check_source(job.source, job.program, job.clock.phase)
-        job.program, job.conversion, job.failure, job.basis = convert_and_compare(
+        compared = convert_and_compare(
             job.source,
             job.program,
             job.policy,
             job.ranges,
             job.plan.questions,
-            job.report,
+            job.facts.task,
             job.clock.phase,
             job.reference,
         )
+        job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
+        job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
         return
     job.prepared = job.program.clone() if _is_priced(job) else job.program
     with job.clock.phase("convert"):
         job.conversion = convert(job.program, job.policy, job.ranges)
     why = "verification was switched off"
-    job.report.verdict = Judgement(Verdict.NOT_CHECKED, {"why": why}).as_text()
+    job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
 
 
 def _is_priced(job: Job) -> bool:
@@ -279,17 +291,15 @@ def _is_priced(job: Job) -> bool:
 
 def describe(job: Job) -> None:
     """Describe the result, say what a recipe no longer fits, and settle where the result is written."""
-    report, recipe = job.report, job.plan.options.recipe
-    describe_result(report, job.program, job.conversion, job.policy)
+    facts, recipe = job.facts, job.plan.options.recipe
+    facts.description = describe_result(job.program, job.conversion, job.policy)
     if isinstance(recipe, Recipe):
-        misfits = recipe.misfits(report.decisions, digest(report.source))
-        report.warnings = (*report.warnings, *(f"recipe: {misfit}" for misfit in misfits))
-    if not report.low_nodes:
-        report.warnings = tuple(warning for warning in report.warnings if warning != UNSCALED)
-    if report.kept_float32 and isinstance(job.dst, DefaultPlace) and job.dst.float32 is not None:
+        misfits = recipe.misfits(facts.decisions, digest(facts.task.source))
+        facts.replay = Findings(warnings=tuple(f"recipe: {misfit}" for misfit in misfits))
+    if facts.description.kept_float32 and isinstance(job.dst, DefaultPlace) and job.dst.float32 is not None:
         # What is float32 throughout has another name, unless the user gave it one.
         check_destination(job.dst.float32, job.loaded)
-        report.destination, job.destination = str(job.dst.float32), job.dst.float32
+        job.destination = job.dst.float32
 
 
 def predict(job: Job) -> None:
@@ -297,15 +307,17 @@ def predict(job: Job) -> None:
     if _is_priced(job):
         with job.clock.phase("predict"):
             at_once = job.plan.questions.frontier
-            predict_times(job.report, job.prepared, job.policy, job.ranges, at_once=at_once)
+            job.facts.prediction = predict_times(
+                job.facts.description, job.prepared, job.policy, job.ranges, at_once=at_once
+            )
     if job.basis is not None and job.basis.evidence is not None:
-        add_errors(job.report, job.prepared, job.basis.evidence, job.policy)
+        job.facts.seen = add_errors(job.facts.decisions, job.prepared, job.basis.evidence, job.policy)
 
 
 def refuse_failure(job: Job) -> None:
     """Refuse a result that is invalid or not accurate enough. Nothing is written."""
-    if job.failure:
-        raise CheckFailed(job.failure, job.report)
+    if failure := job.facts.judgement.failure:
+        raise CheckFailed(failure, assemble(job.facts, job.destination))
 
 
 # ---- the file ----
@@ -313,32 +325,31 @@ def refuse_failure(job: Job) -> None:
 
 def write_result(job: Job) -> None:
     """Write the result to its destination, after checking the staged file if verification is on."""
-    verbatim_source = job.loaded if _is_as_loaded(job) else None
+    job.facts.is_source_file = _is_as_loaded(job)
+    verbatim_source = job.loaded if job.facts.is_source_file else None
     basis = _basis_of_file(job)
     with job.clock.phase("write"), _staged(job, verbatim_source, is_checked=basis is not None) as staged:
         if staged is not None and basis is not None:
-            check_result(staged, job.program, basis, job.report, job.clock.phase)
+            job.facts.file_check = check_result(staged, job.program, basis, job.facts, job.clock.phase)
+            if fault := job.facts.file_check.findings.failure:
+                source = job.facts.task.source
+                raise CheckFailed(f"{source}: {fault}; nothing was written", assemble(job.facts, job.destination))
         if staged is not None and job.destination is not None:
-            job.report.file_bytes = (job.report.file_bytes[0], staged.file_bytes)
+            job.facts.written_bytes = staged.file_bytes
             staged.commit()
             job.program.source = job.destination
 
 
 def _is_as_loaded(job: Job) -> bool:
-    """Whether a model was kept in float32 and is written as it was loaded, which the report then says.
+    """Whether a model was kept in float32 and is written as it was loaded.
 
     A source that ONNX Runtime does not run is not: what was mended in it on the way makes the result run.
     """
-    report, basis = job.report, job.basis
+    facts, basis = job.facts, job.basis
     runs = basis is None or basis.reference is not None or basis.known is not None
-    if job.is_changed or not (report.kept_float32 and runs and not report.fused):
+    if job.is_changed or not (facts.description.kept_float32 and runs and not facts.optimization.fused):
         return False
-    if not is_the_source(job.loaded, job.program, job.conversion, job.policy):
-        return False
-    report.opset = (report.opset[0], report.opset[0])
-    report.weight_bytes = (report.weight_bytes[0], report.weight_bytes[0])
-    as_its_source(report)
-    return True
+    return is_the_source(job.loaded, job.program, job.conversion, job.policy)
 
 
 def _basis_of_file(job: Job) -> Basis | None:

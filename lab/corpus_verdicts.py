@@ -25,7 +25,8 @@ def main() -> int:
     parser.add_argument("--dtype", choices=["float16", "bfloat16", "both"], default="float16")
     parser.add_argument("--jobs", default="auto", help="processes (default: one a core)")
     options = parser.parse_args()
-    command = [sys.executable, "-m", "pytest", "tests/corpus/test_models.py", "-q", "-m", "slow", "-n", options.jobs]
+    command = [sys.executable, "-m", "pytest", "tests/corpus/test_models.py", "-q", "-m", "slow", "--all-cases"]
+    command += ["-n", options.jobs]
     # The exported models are left out: they depend on the exporter's version.
     chosen = "test_converts and shipped" + {"float16": " and not bfloat16", "bfloat16": " and bfloat16"}.get(
         options.dtype, ""

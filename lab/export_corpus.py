@@ -19,6 +19,7 @@ Layout: ROOT/exported/NAME/{dynamo,torchscript}.onnx (a few also *_raw.onnx: uno
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -53,17 +54,15 @@ def main() -> int:
     manifest = root / "manifest_exported.json"
     records: list[Record] = json.loads(manifest.read_text()) if manifest.exists() else []
     wanted = [each for each in ARCHITECTURES.values() if _is_wanted(each, options)]
-    for architecture in wanted:
-        for exporter in architecture.exporters:
-            key = (architecture.name, exporter)
-            old = [record for record in records if (record["name"], record["exporter"]) == key]
-            if old and "error" not in old[0] and (root / old[0]["path"]).is_file() and not options.force:
-                continue
-            start = time.perf_counter()
-            record = _export_apart(root, architecture, exporter)
+    done = {(old["name"], old["exporter"]) for old in records if "error" not in old and (root / old["path"]).is_file()}
+    pairs = [(architecture, exporter) for architecture in wanted for exporter in architecture.exporters]
+    missing = [pair for pair in pairs if options.force or (pair[0].name, pair[1]) not in done]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for record, seconds in pool.map(lambda pair: _export_apart(root, *pair), missing):
+            key = (record["name"], record["exporter"])
             records = [each for each in records if (each["name"], each["exporter"]) != key] + [record]
             manifest.write_text(json.dumps(records, indent=1))
-            _print(record, time.perf_counter() - start)
+            _print(record, seconds)
     asked = {(architecture.name, exporter) for architecture in wanted for exporter in architecture.exporters}
     failed = {
         f"exported/{record['name']}/{record['exporter']}": record["error"]
@@ -86,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", metavar="NAME")
     parser.add_argument("--small", action="store_true", help="only those that need PyTorch alone and are quick")
     parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="what failed, for scripts/skipped.py")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="export so many at once (default 1)")
     parser.add_argument("--force", action="store_true", help="export again what is there")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "EXPORTER"), help="(internal) export in this process")
@@ -104,8 +104,17 @@ def _export_here(root: pathlib.Path, name: str, exporter: str) -> Record:
     return record
 
 
-def _export_apart(root: pathlib.Path, architecture: Architecture, exporter: str) -> Record:
-    """Export in a process of its own: each takes much memory, and the exporters keep global state."""
+def _export_apart(root: pathlib.Path, architecture: Architecture, exporter: str) -> tuple[Record, float]:
+    """Export in a process of its own: each takes much memory, and the exporters keep global state.
+
+    Returns:
+        The record, and the seconds that it took.
+    """
+    start = time.perf_counter()
+    return _exported_apart(root, architecture, exporter), time.perf_counter() - start
+
+
+def _exported_apart(root: pathlib.Path, architecture: Architecture, exporter: str) -> Record:
     failed: Record = {"name": architecture.name, "exporter": exporter}
     command = ["nice", "-n", "10", sys.executable, str(pathlib.Path(__file__).resolve()), str(root)]
     command += ["--one", architecture.name, exporter]

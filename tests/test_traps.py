@@ -19,7 +19,7 @@ from tests.trap_cases import TRAPS
 
 FAST = [("O2", "float16"), ("auto", "float16"), ("O2", "bfloat16")]
 SLOW = [("O1", "float16"), ("O1", "bfloat16"), ("auto", "bfloat16"), ("OD", "float16")]
-SETTINGS = [*FAST, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)]
+SETTINGS = [*FAST, *(pytest.param(*row, marks=[pytest.mark.slow, pytest.mark.sampled(2)]) for row in SLOW)]
 
 
 @pytest.mark.parametrize(("level", "dtype"), SETTINGS)

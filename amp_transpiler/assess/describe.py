@@ -1,9 +1,9 @@
-"""Describes a conversion in its report: from the source before a conversion, and from the result after it."""
+"""Describes what is converted, and what has become of it, for the report."""
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import onnx_ir as ir
 
@@ -11,6 +11,7 @@ from amp_transpiler.conversion import Conversion
 from amp_transpiler.files.external_data import external_files
 from amp_transpiler.graph.dtypes import FLOAT32, dtype_name
 from amp_transpiler.graph.tensors import tensor_bytes
+from amp_transpiler.graph.training_step import State
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import own_opset
@@ -18,31 +19,39 @@ from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.reasons import Reason, Sentence
+from amp_transpiler.precision.training import UNSCALED
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.attributes import attribute_words
+from amp_transpiler.report.facts import Description, Task
 from amp_transpiler.report.precision import Precision, kind_of
-from amp_transpiler.report.record import CastRow, DecisionRow, ReportRecord
-from amp_transpiler.report.report import Report
+from amp_transpiler.report.record import CastRow, DecisionRow
 from amp_transpiler.report.verdict import Judgement, Verdict
 
 __all__ = ["describe_copy", "describe_needless", "describe_result", "describe_source"]
 
 
 def describe_source(
-    source: Program, destination: pathlib.Path | None, policy: Policy, *, level: str | None, system: str, asked: str
-) -> Report:
-    """Return a report with the request and the state of the source.
+    source: Program,
+    policy: Policy,
+    *,
+    level: str | None,
+    system: str,
+    asked: str,
+    settings: Mapping[str, Any],
+    notes: tuple[str, ...],
+) -> Task:
+    """Return the request and the state of the source.
 
     Args:
         source: the program before the conversion.
-        destination: the path of the result, or None.
         policy: how the conversion decides.
         level: the level's name; None where the system has no levels.
         system: whose rules decide.
         asked: the request in words.
+        settings: the options that a recipe holds.
+        notes: what the user should know of the request.
     """
-    opset, weights = own_opset(source.model), sum(tensor_bytes(source.model))
-    return Report(
+    return Task(
         repr(source) if source.source is None else str(source.source),
         level,
         policy.low.name,
@@ -51,10 +60,11 @@ def describe_source(
         system=system,
         asked=asked,
         is_copy=policy.copies,
-        destination=None if destination is None else str(destination),
-        opset=(opset, opset),
-        weight_bytes=(weights, weights),
-        file_bytes=(_file_bytes(source), None),
+        settings=settings,
+        opset=own_opset(source.model),
+        weight_bytes=sum(tensor_bytes(source.model)),
+        file_bytes=_file_bytes(source),
+        notes=notes,
     )
 
 
@@ -65,49 +75,58 @@ def _file_bytes(program: Program) -> int | None:
     return sum(file.stat().st_size for file in {program.source, *external_files(program.model)})
 
 
-def describe_result(report: ReportRecord, program: Program, conversion: Conversion, policy: Policy) -> None:
-    """Add the decisions and the state of the result to `report`, as a policy has made it."""
+def describe_result(program: Program, conversion: Conversion, policy: Policy) -> Description:
+    """Describe a result: the decisions, and the state that a policy has made of the program."""
     decisions = conversion.assignment.decisions
-    report.program = program
-    report.states = () if program.step is None else program.step.states
-    report.decisions = tuple(_rows(program.model, conversion.assignment))
-    report.nodes = len(report.decisions)
-    report.low_nodes = sum(decision.precision == "low" for decision in decisions.values())
-    report.high_nodes = sum(decision.precision == "high" for decision in decisions.values())
+    low_nodes = sum(decision.precision == "low" for decision in decisions.values())
+    high_nodes = sum(decision.precision == "high" for decision in decisions.values())
     asked = policy.objective != "rules" and policy.low is not FLOAT32
-    report.kept_float32 = asked and not policy.low_io and not report.low_nodes and report.high_nodes > 0
-    report.casts, report.casts_removed = conversion.casts, conversion.casts_removed
-    report.casts_at = tuple(_casts(program.model))
-    report.opset = (report.opset[0], own_opset(program.model))
-    report.weight_bytes = (report.weight_bytes[0], sum(tensor_bytes(program.model)))
-    report.missing_kernels = dict(conversion.assignment.missing_kernels)
-    report.notes = (*program.notes, *report.notes)
+    return Description(
+        program,
+        tuple(_rows(program.model, conversion.assignment)),
+        states=_states(program),
+        low_nodes=low_nodes,
+        high_nodes=high_nodes,
+        kept_float32=asked and not policy.low_io and not low_nodes and high_nodes > 0,
+        casts=conversion.casts,
+        casts_removed=conversion.casts_removed,
+        casts_at=tuple(_casts(program.model)),
+        missing_kernels=conversion.assignment.missing_kernels,
+        opset=own_opset(program.model),
+        weight_bytes=sum(tensor_bytes(program.model)),
+        notes=tuple(program.notes),
+        moot_warnings=() if low_nodes else (UNSCALED,),
+    )
 
 
-def describe_needless(report: ReportRecord, trial: Program, conversion: Conversion, written: int | None) -> None:
+def describe_needless(trial: Program, conversion: Conversion, dtype: str, *, is_written: bool) -> Description:
     """Describe a source that is what was asked for already.
 
     Args:
-        report: the report of the conversion.
         trial: the source, converted: nothing that matters has changed.
         conversion: the record of that.
-        written: bytes of the written copy, or None.
+        dtype: what was asked for.
+        is_written: a copy was written.
     """
-    report.states = () if trial.step is None else trial.step.states
-    report.program = trial  # the source again, with names and types for every node
-    report.decisions = tuple(_rows(trial.model, conversion.assignment))
-    report.nodes = len(report.decisions)
-    report.high_nodes = sum(kind_of(row.precision) == "high" for row in report.decisions)
-    report.missing_kernels = dict(conversion.assignment.missing_kernels)
-    report.file_bytes = (report.file_bytes[0], written)
-    if written is None:
-        report.destination = None
-    if report.dtype == "float32":
+    rows = tuple(_rows(trial.model, conversion.assignment))
+    if dtype == "float32":
         why = "the model holds no 16-bit floats"
     else:
-        why = f"the model holds {report.dtype} already, and no more of it becomes {report.dtype}"
-    report.verdict = Judgement(Verdict.NOT_CHECKED, {"needless": f"nothing to do: {why}"}).as_text()
-    report.notes = ("the result is a copy of the source, unchanged",) if written is not None else ()
+        why = f"the model holds {dtype} already, and no more of it becomes {dtype}"
+    return Description(
+        trial,  # the source again, with names and types for every node
+        rows,
+        states=_states(trial),
+        high_nodes=sum(kind_of(row.precision) == "high" for row in rows),
+        missing_kernels=conversion.assignment.missing_kernels,
+        verdict=Judgement(Verdict.NOT_CHECKED, {"needless": f"nothing to do: {why}"}),
+        notes=("the result is a copy of the source, unchanged",) if is_written else (),
+        replaces_notes=True,
+    )
+
+
+def _states(program: Program) -> tuple[State, ...]:
+    return () if program.step is None else program.step.states
 
 
 def _rows(model: ir.Model, assignment: Assignment) -> Iterator[DecisionRow]:
@@ -151,21 +170,13 @@ def _dtype(value: ir.Value) -> str:
     return "?" if value.dtype is None else dtype_name(value.dtype)
 
 
-def describe_copy(report: ReportRecord, source: Program, written: int | None) -> None:
-    """Describe a copy of the source in `report`.
-
-    Args:
-        report: the report of the conversion.
-        source: the program.
-        written: bytes of the written files, or None.
-    """
-    reason = Reason("copied", {"asked": report.asked})
-    report.program = source.clone()
-    report.decisions = tuple(
-        _row(node, Precision.of("untouched", report.dtype), reason, scope.path)
+def describe_copy(source: Program, task: Task) -> Description:
+    """Describe a copy of the source."""
+    reason = Reason("copied", {"asked": task.asked})
+    rows = (
+        _row(node, Precision.of("untouched", task.dtype), reason, scope.path)
         for scope in scopes(source.model)
         for node in scope.graph
     )
-    report.nodes = len(report.decisions)
-    report.file_bytes = (report.file_bytes[0], written)
-    report.verdict = Judgement(Verdict.NOT_CHECKED, {"why": "nothing was changed"}).as_text()
+    why = "nothing was changed"
+    return Description(source.clone(), tuple(rows), verdict=Judgement(Verdict.NOT_CHECKED, {"why": why}))

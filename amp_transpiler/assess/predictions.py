@@ -1,4 +1,4 @@
-"""Fills predicted times and measured errors into a report: of the whole, of every node, and along the curve of both."""
+"""Predicts the times of a result and of its nodes, and says what data showed of each node, for the report."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from amp_transpiler.precision.policy import Objective, Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.reasons import reason_of
 from amp_transpiler.program.program import Program
+from amp_transpiler.report.facts import Description, Prediction, SeenNodes
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.record import DecisionRow, PredictedTimes, ReportRecord
+from amp_transpiler.report.record import DecisionRow, PredictedTimes
 from amp_transpiler.report.wording import percent
 from amp_transpiler.report.worst import squared_error_shares, worst_sources
 from amp_transpiler.targets.devices import Device
 
-__all__ = ["add_errors", "as_its_source", "predict_times"]
+__all__ = ["add_errors", "predict_times"]
 
 
 def predict_times(
-    report: ReportRecord, prepared: Program, policy: Policy, ranges: RangeFaults, *, at_once: bool = False
-) -> None:
+    described: Description, prepared: Program, policy: Policy, ranges: RangeFaults, *, at_once: bool = False
+) -> Prediction:
     """Have the time of each node, and of one run in float32 and of the result, predicted as soon as it is asked for.
 
     A conversion takes less time than its prediction, which few callers read.
 
     Args:
-        report: has the result; gets the times.
+        described: the result.
         prepared: the program before it was converted; it must not change any more.
         policy: how it was decided, with the device, and the sizes of open dimensions.
         ranges: a look-up of constants.
@@ -47,29 +48,16 @@ def predict_times(
     Raises:
         OptionError: no input has an open dimension of a name that sizes are given for.
     """
-    assert report.program is not None, "it is described"
-    report.device = find_device(policy.device).name
-    by_time = report.kept_float32 and policy.objective in ("balance", "time")
+    by_time = described.kept_float32 and policy.objective in ("balance", "time")
     lowered = functools.partial(_lowered, prepared, policy, ranges) if by_time else None
-    report.times = functools.partial(_times, report.program.model, prepared.model, policy, lowered)
-    if policy.dims:  # one of which may not exist
-        report.known_times()
-    report.prices = functools.partial(_with_prices, prepared, policy)
-    if at_once:
-        report.priced_decisions()
-
-
-def as_its_source(report: ReportRecord) -> None:
-    """Have the result take the time of its source, since its file is that of the source."""
-    times = report.times
-
-    def source_times() -> PredictedTimes:
-        predicted_times = times() if callable(times) else times
-        return dataclasses.replace(
-            predicted_times, result=predicted_times.fp32, result_in_graph=predicted_times.fp32_in_graph
-        )
-
-    report.times = source_times
+    times = functools.partial(_times, described.program.model, prepared.model, policy, lowered)
+    prices_of = functools.partial(_with_prices, prepared, policy)
+    return Prediction(
+        decisions=tuple(prices_of(described.decisions)) if at_once else described.decisions,
+        device=find_device(policy.device).name,
+        times=times() if policy.dims else times,  # at once where sizes are given, since a dimension may not exist
+        prices=None if at_once else prices_of,
+    )
 
 
 def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program | None:
@@ -141,11 +129,11 @@ def _bound(cost: NodeCost, device: Device) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def add_errors(report: ReportRecord, prepared: Program, evidence: Evidence, policy: Policy) -> None:
-    """Add errors, ranges and remedies to the rows of a report, as data showed them, and note what is at risk.
+def add_errors(rows: Sequence[DecisionRow], prepared: Program, evidence: Evidence, policy: Policy) -> SeenNodes:
+    """Return the rows of a report with errors, ranges and remedies, as data showed them, and notes on what is at risk.
 
     Args:
-        report: has the rows; gets notes on values near the ends of the low format.
+        rows: what was decided about each node.
         prepared: the program before it was converted.
         evidence: what runs on data say about it.
         policy: has the low format and the headroom.
@@ -155,13 +143,11 @@ def add_errors(report: ReportRecord, prepared: Program, evidence: Evidence, poli
         name: [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
         for name, node in nodes.items()
     }
-    report.decisions = tuple(_with_error(row, values.get(row.name, ()), evidence) for row in report.decisions)
-    shares = squared_error_shares(report)
-    worst = {row.name: shares.get(row.name, 0.0) for row in worst_sources(report)}
-    report.decisions = tuple(
-        dataclasses.replace(row, remedy=_remedy(row, worst.get(row.name), policy)) for row in report.decisions
-    )
-    report.notes = (*report.notes, *risks(report, nodes, evidence, policy))
+    rows = [_with_error(row, values.get(row.name, ()), evidence) for row in rows]
+    shares = squared_error_shares(rows)
+    worst = {row.name: shares.get(row.name, 0.0) for row in worst_sources(rows)}
+    decisions = tuple(dataclasses.replace(row, remedy=_remedy(row, worst.get(row.name), policy)) for row in rows)
+    return SeenNodes(decisions, tuple(risks(decisions, nodes, evidence, policy)))
 
 
 def _remedy(row: DecisionRow, share: float | None, policy: Policy) -> str:

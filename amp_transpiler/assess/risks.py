@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -12,7 +12,7 @@ from amp_transpiler.precision.evidence import Evidence, TensorRange, near_overfl
 from amp_transpiler.precision.pole_operators import input_at_pole
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.precision import kind_of
-from amp_transpiler.report.record import ReportRecord
+from amp_transpiler.report.record import DecisionRow
 from amp_transpiler.report.wording import percent
 
 __all__ = ["risks"]
@@ -20,18 +20,20 @@ __all__ = ["risks"]
 _MOST_NAMED = 5
 
 
-def risks(report: ReportRecord, nodes: Mapping[str, ir.Node], evidence: Evidence, policy: Policy) -> Iterator[str]:
+def risks(
+    rows: Iterable[DecisionRow], nodes: Mapping[str, ir.Node], evidence: Evidence, policy: Policy
+) -> Iterator[str]:
     """Yield what the user's data show to be near the limits of the low format, a sentence for each kind.
 
     Args:
-        report: has the decisions.
+        rows: what was decided about each node.
         nodes: name -> node of the prepared program.
         evidence: the ranges that were seen.
         policy: has the low format and the headroom.
     """
     if not evidence.given:
         return
-    decided = {row.name: kind_of(row.precision) for row in report.decisions}
+    decided = {row.name: kind_of(row.precision) for row in rows}
     if near := near_overflow(evidence.ranges, policy.low, policy.headroom):
         yield from _overflow(near, _precisions_at(nodes, decided), policy)
     low = [node for name, node in nodes.items() if decided.get(name) == "low"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import pathlib
 import select
@@ -69,6 +70,8 @@ class _Sessions:
         if isinstance(way, str):
             session = _as_session(str(model), where)
         else:
+            if way is not None and where.in_main_memory:  # while it waits, its cores are for the process that asked
+                way = dataclasses.replace(way, spinning=False)
             opened = create_plain_session(model, where.providers()) if way is None else where.open_session(model, way)
             session, self._plain[self._next] = Session.over(opened, where), opened
         self._open[self._next] = session

@@ -147,18 +147,13 @@ def _deliver(result: pathlib.Path) -> None:
 
 def _rename(outcome: Outcome, temporary: dict[str, str]) -> None:
     """Call temporary files what they stand for, wherever the user reads about them."""
-    from amp_transpiler.report.verdict import judgement_of
+    from amp_transpiler.report.assembly import renamed
 
     for file, name in temporary.items():
         if outcome.error is not None:
             outcome.error = outcome.error.replace(file, name)
         if outcome.report is not None:
-            outcome.report.source = outcome.report.source.replace(file, name)
-            outcome.report.verdict = judgement_of(outcome.report.verdict).renamed(file, name).as_text()
-            outcome.report.warnings = tuple(text.replace(file, name) for text in outcome.report.warnings)
-            outcome.report.notes = tuple(note.replace(file, name) for note in outcome.report.notes)
-            if outcome.report.destination is not None:
-                outcome.report.destination = outcome.report.destination.replace(file, name)
+            outcome.report = renamed(outcome.report, file, name)
 
 
 def _benchmark(source: Any, file: pathlib.Path, report: Report, inputs: str | None) -> BenchmarkResult | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import onnx_ir as ir
@@ -53,5 +54,5 @@ class MixedPrecisionPass(ir.passes.InPlacePass):
         changed = bool(report.low_nodes or report.casts or report.casts_removed or result.widened)
         if changed:
             install(model, result.model)
-            report.program = Program(model)
+            self.report = dataclasses.replace(report, program=Program(model))
         return ir.passes.PassResult(model, modified=changed)

@@ -38,7 +38,7 @@ def convert_with_bfloat16(
     """
     if other := sorted(options.keys() - set(_OPTIONS)):
         raise OptionError(
-            f"use_bfloat16_as_blocked_nodes_dtype goes with {' and '.join(_OPTIONS)} alone, got {other[0]}: leave one "
+            f"use_bfloat16_as_blocked_nodes_dtype goes only with {' and '.join(_OPTIONS)}, got {other[0]}: leave one "
             "of them out; without it, blocked nodes are float32"
         )
     drop_region(program.model, DISABLE_AMP)

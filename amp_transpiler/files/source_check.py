@@ -471,7 +471,7 @@ def _write_dense(sparse: onnx.SparseTensorProto, dense_tensor: onnx.TensorProto)
     if fault := tensor_fault(sparse.values) or tensor_fault(sparse.indices):
         return fault
     if sparse.values.data_type == _T.STRING:
-        return "holds texts, which ONNX Runtime reads from dense tensors alone"
+        return "holds texts, which ONNX Runtime reads only from dense tensors"
     dims = list(sparse.dims)
     values = onnx.numpy_helper.to_array(sparse.values)
     indices = onnx.numpy_helper.to_array(sparse.indices)

@@ -81,7 +81,7 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "bound": "bound {bound:.7g} becomes {rounded:.7g} in {low}",
             "constant-beyond-range": "constant reaches {largest:.3g}, beyond {low}'s {most:g}",
             "constant-loses-digits": "constant of at most {largest:.3g} loses {loss:.0%} to rounding in {low}",
-            "folded": "computed from constants alone: folded when the model is loaded",
+            "folded": "computed only from constants: folded when the model is loaded",
         },
         "range": {
             "range": "'{value}' reaches {largest:.4g} in {sample}; {headroom:g} times that is beyond {low}'s "
@@ -91,11 +91,11 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "after-large-constant": "its input may be beyond float16's range: it was computed with a mask or another "
             "large constant",
             "grows": "it grows with an open size: a longer input leaves the range, whatever shorter ones show",
-            "index": "index arithmetic: computed from integers alone",
+            "index": "index arithmetic: computed only from integers",
             "near-zero": "{operator} is steep near zero: {fault}",
             "normalises-by-squares": "it normalises by a sum of squares",
             "on-squares": "it works on a sum of squares",
-            "position": "positions: computed from integers alone, which is float32 in part",
+            "position": "positions: computed only from integers, which is float32 in part",
             "read-near-zero": "{operator} '{node}', steep near zero, reads it: {fault}",
             "scatter-sum": "repeated additions into one element lose small terms",
             "size": "it computes a size: another rounding may change a shape",

@@ -92,7 +92,7 @@ class _Facts:
     def __init__(self, report: ReportRecord, prefix: str) -> None:
         self.rows: Mapping[str, DecisionRow] = {row.name: row for row in report.decisions}
         self.anchors = {row.name: f"{prefix}n{index}" for index, row in enumerate(report.decisions)}
-        self.shares = squared_error_shares(report)
+        self.shares = squared_error_shares(report.decisions)
 
 
 @dataclasses.dataclass(slots=True)

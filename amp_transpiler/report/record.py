@@ -1,4 +1,4 @@
-"""Records the outcome of a conversion: the pipeline fills it; table, page, JSON and recipe read it."""
+"""Records the outcome of a conversion: `assembly.py` fills it; table, page, JSON and recipe read it."""
 
 from __future__ import annotations
 
@@ -126,6 +126,10 @@ class PredictedTimes:
     fp32_in_graph: float | None = None
     result_in_graph: float | None = None
     lowered: float | None = None
+
+    def of_source(self) -> PredictedTimes:
+        """Return the times of a result whose file is that of the source."""
+        return dataclasses.replace(self, result=self.fp32, result_in_graph=self.fp32_in_graph)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

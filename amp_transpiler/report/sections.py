@@ -243,12 +243,12 @@ _SHORT = ("node", "operator", "error", "largest value", "predicted", "in float32
 
 def sources_table(report: ReportRecord) -> PageTable:
     """Return the low nodes that spoil the result most."""
-    return _short_table("Worst error sources", report, worst_sources(report))
+    return _short_table("Worst error sources", report, worst_sources(report.decisions))
 
 
 def costly_table(report: ReportRecord) -> PageTable:
     """Return the float32 nodes that take the longest."""
-    return _short_table("Costliest float32 nodes", report, costliest_fp32(report))
+    return _short_table("Costliest float32 nodes", report, costliest_fp32(report.decisions))
 
 
 def _short_table(label: str, report: ReportRecord, rows: Sequence[DecisionRow]) -> PageTable:

@@ -104,7 +104,7 @@ def training_words(steps: StepsComparison) -> str:
         return f"not judged: {steps.reason}"
     worst = steps.worst
     if worst is None or not steps.judged:
-        return f"{steps.steps} steps; rounding alone decides where the states go, in fp32, too"
+        return f"{steps.steps} steps; only rounding decides where the states go, in fp32, too"
     return f"{steps.steps} steps; furthest off is {worst.role} '{worst.name}': {percent(worst.relative)} of fp32's way"
 
 

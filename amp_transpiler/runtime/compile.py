@@ -215,7 +215,7 @@ def _refuse_others_than_tensors(assembled: Assembled) -> None:
         if not isinstance(types[output], ir.TensorType | None):
             kind = type_string(types[output])
             raise InputError(
-                f"'{name}' is {kind}: an executor fetches tensors alone; read it with "
+                f"'{name}' is {kind}: an executor fetches only tensors; read it with "
                 f"amp.Session(program).run(feeds, ['{name}'])"
             )
 

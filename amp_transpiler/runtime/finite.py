@@ -188,7 +188,7 @@ def _where(array: np.ndarray) -> str:
     wide = np.asarray(array).astype(np.float64)
     bad = ~np.isfinite(wide)
     if not bad.any():
-        return "no such number when it is computed alone"
+        return "no such number when only it is computed"
     first = tuple(int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
     return f"{int(bad.sum())} of {bad.size} numbers, the first {wide[first]} at {list(first)}"
 

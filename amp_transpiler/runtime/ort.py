@@ -93,6 +93,8 @@ class SessionSettings:
             runs with large results this takes longer than it saves.
         quick: whether the optimizers are left out that cost much and find nothing in a step.
         threads: threads inside an operator; None: as many as the process has cores, which is ONNX Runtime's choice.
+        spinning: whether threads spin while they wait for work, which is ONNX Runtime's choice: an answer comes some
+            microseconds sooner, and the core is not free for others. No result depends on it.
         external_folder: where a serialised model's external data lies.
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
         provider_options: options of the place's own provider, as pairs (see `provider_options.CUDA_OPTIONS`).
@@ -109,6 +111,7 @@ class SessionSettings:
     planned: bool = True
     quick: bool = False
     threads: int | None = None
+    spinning: bool = True
     external_folder: str | os.PathLike[str] | None = None
     record_assignment: bool = False
     provider_options: tuple[tuple[str, str], ...] = ()
@@ -134,6 +137,17 @@ class SessionSettings:
             options.intra_op_num_threads = self.threads
         elif allowed_cores() < (os.cpu_count() or 1):  # ONNX Runtime would bind its threads to the other cores, too
             options.intra_op_num_threads = allowed_cores()
+        self._add_entries(options)
+        if self.written_to:
+            options.optimized_model_filepath = self.written_to
+        if self.profiled_to:
+            options.enable_profiling, options.profile_file_prefix = True, self.profiled_to
+        return options
+
+    def _add_entries(self, options: onnxruntime.SessionOptions) -> None:
+        """Add the settings that ONNX Runtime knows by a key."""
+        if not self.spinning:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if self.external_folder is not None:
             folder = os.fspath(self.external_folder)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
@@ -141,11 +155,6 @@ class SessionSettings:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self.shared_memory:
             options.add_session_config_entry("session.use_env_allocators", "1")
-        if self.written_to:
-            options.optimized_model_filepath = self.written_to
-        if self.profiled_to:
-            options.enable_profiling, options.profile_file_prefix = True, self.profiled_to
-        return options
 
     def disabled_optimizers(self) -> list[str]:
         """List what ONNX Runtime must not do, by its own names."""

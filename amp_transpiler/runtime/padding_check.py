@@ -145,7 +145,7 @@ def _difference(got: np.ndarray, wanted: np.ndarray, floor: float) -> str:
     actual, expected = got.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(expected)
     if not np.array_equal(finite, np.isfinite(actual)):
-        return "is finite in one of them alone"
+        return "is finite in only one of them"
     off, size = _norm(actual[finite] - expected[finite]), _norm(expected[finite])
     if off <= max(_RELATIVE * size, floor):
         return ""

@@ -142,7 +142,7 @@ def _policy_of_system(request: Request) -> Policy:
         raise OptionError(f"use_promote is Paddle's: policy {request.policy!r} has its own rule; leave one of them out")
     if not level.without_levels:
         raise OptionError(
-            f"level {level.name} is Paddle's: policy {request.policy!r} goes by its own lists alone; leave the level "
+            f"level {level.name} is Paddle's: policy {request.policy!r} goes only by its own lists; leave the level "
             "out, or take policy 'paddle' or preset 'mp4' for a pure mode"
         )
     rules = rules_class(request.policy)(low, lists)

@@ -6,14 +6,13 @@ import dataclasses
 
 from amp_transpiler.conversion import Trials
 from amp_transpiler.precision.balance import Aim, aimed, balanced
-from amp_transpiler.report import Report
 from amp_transpiler.verification.conversions import Conversions, Found
 
 __all__ = ["balanced_conversion"]
 
 
 def balanced_conversion(
-    conversions: Conversions, report: Report, *, frontier: bool, cache: bool, limited: bool
+    conversions: Conversions, notes: list[str], *, frontier: bool, cache: bool, limited: bool
 ) -> Found:
     """Return the smallest conversion that keeps the limits and is at most a tenth slower than the fastest one.
 
@@ -22,7 +21,7 @@ def balanced_conversion(
 
     Args:
         conversions: the program, the policy and the data.
-        report: gets notes.
+        notes: what the user should know; gets more.
         frontier: whether the curve between error and cost is wanted.
         cache: whether what runs have shown may be kept, and found again.
         limited: there are limits.
@@ -43,28 +42,28 @@ def balanced_conversion(
         else:
             from amp_transpiler.verification.search import best_conversion  # float32 needs no search
 
-            by_aim[aim] = best_conversion(of_aim, report, frontier=frontier, cache=cache, limited=limited)
+            by_aim[aim] = best_conversion(of_aim, notes, frontier=frontier, cache=cache, limited=limited)
         best = by_aim[aim].best
         if best.excess > 1.0:
             del known[aim]
         elif aim != "float32":  # that of the source is known
             known[aim] = trials.candidate(best.program, policy)
-    report.notes = tuple(dict.fromkeys(report.notes))  # searches may say the same
+    notes[:] = dict.fromkeys(notes)  # searches may say the same
     chosen = by_aim[balanced(known)] if known else min(by_aim.values(), key=lambda searched: searched.best.excess)
     if frontier and not chosen.curve:
-        chosen = _with_curve(chosen, conversions, report, cache=cache)
+        chosen = _with_curve(chosen, conversions, notes, cache=cache)
     evidence = next(
         (searched.evidence for searched in (chosen, *by_aim.values()) if searched.evidence is not None), None
     )
     return dataclasses.replace(chosen, evidence=evidence)
 
 
-def _with_curve(chosen: Found, conversions: Conversions, report: Report, *, cache: bool) -> Found:
+def _with_curve(chosen: Found, conversions: Conversions, notes: list[str], *, cache: bool) -> Found:
     """Add the curve to a choice that no search was needed for: float32 throughout."""
     from amp_transpiler.verification.search import best_conversion
 
     of_low = dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, objective="low"))
-    searched = best_conversion(of_low, report, frontier=True, cache=cache, limited=True)
+    searched = best_conversion(of_low, notes, frontier=True, cache=cache, limited=True)
     if searched.curve_with is None:
         return chosen
     curve = tuple(searched.curve_with(chosen.best))

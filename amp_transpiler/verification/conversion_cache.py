@@ -22,7 +22,8 @@ from amp_transpiler.graph.proto import to_proto_without_weights
 from amp_transpiler.precision.evidence import Evidence, TensorRange
 from amp_transpiler.precision.policy import Objective, Policy, Settled
 from amp_transpiler.program.program import Program
-from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Report, Verdict
+from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Verdict
+from amp_transpiler.report.facts import Comparison, FileCheck, Findings
 from amp_transpiler.report.verdict import Judgement
 from amp_transpiler.targets.releases import installed_version
 from amp_transpiler.verification.evidence_cache import add_value, in_words, settled_of_record
@@ -81,19 +82,28 @@ class Answer:
     gains: Mapping[str, float] = dataclasses.field(default_factory=dict)
     by_default: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def tell(self, report: Report) -> None:
-        """Write what the comparison said into a report."""
-        report.outputs, report.repaired, report.headroom = dict(self.outputs), self.repaired, self.headroom
-        report.verdict, report.draws, report.gains = self.verdict.as_text(), self.draws, dict(self.gains)
-        report.by_default = dict(self.by_default)
-        report.notes = (*report.notes, *self.notes, _NOTE)
-        report.warnings = (*report.warnings, *self.warnings)
+    @property
+    def comparison(self) -> Comparison:
+        """What runs showed."""
+        return Comparison(
+            self.outputs,
+            self.repaired,
+            headroom=self.headroom,
+            draws=self.draws,
+            gains=self.gains,
+            by_default=self.by_default,
+        )
 
-    def tell_checks(self, report: Report) -> None:
-        """Write what the checks of the file said into a report."""
-        report.checks, report.verdict = self.checks, self.final_verdict.as_text()
-        report.notes, report.measured = (*report.notes, *self.final_notes), self.measured
-        report.warnings = (*report.warnings, *self.final_warnings)
+    @property
+    def findings(self) -> Findings:
+        """What that tells the user."""
+        return Findings(self.verdict, (*self.notes, _NOTE), self.warnings)
+
+    @property
+    def file_check(self) -> FileCheck:
+        """What the checks of the written file showed."""
+        findings = Findings(self.final_verdict, self.final_notes, self.final_warnings)
+        return FileCheck(self.checks, self.measured, findings)
 
 
 class Question:

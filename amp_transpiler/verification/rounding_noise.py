@@ -20,7 +20,7 @@ from amp_transpiler.graph.walk import all_nodes
 
 __all__ = ["DECIDED", "Nudge", "changed_much"]
 
-DECIDED = "rounding alone decides it"
+DECIDED = "only rounding decides it"
 """Why an output is not judged."""
 
 

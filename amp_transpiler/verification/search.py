@@ -24,7 +24,7 @@ from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.settled_decisions import settled_by
 from amp_transpiler.program.program import Program
-from amp_transpiler.report import FrontierPoint, OutputComparison, Report
+from amp_transpiler.report import FrontierPoint, OutputComparison
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.amplifier import ancestors_of
 from amp_transpiler.verification.bound_search import Trial, turn
@@ -50,7 +50,7 @@ _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
 
 def best_conversion(
-    conversions: Conversions, report: Report, *, frontier: bool, cache: bool, limited: bool = False
+    conversions: Conversions, notes: list[str], *, frontier: bool, cache: bool, limited: bool = False
 ) -> Found:
     """Return the cheapest conversion that keeps the limits; without one, that with the smallest error.
 
@@ -59,7 +59,7 @@ def best_conversion(
 
     Args:
         conversions: the program, the policy and the data.
-        report: gets notes.
+        notes: what the user should know; gets more.
         frontier: whether the curve is wanted even if the first conversion keeps the limits.
         cache: whether what runs have shown may be kept, and found again.
         limited: there are limits, so that choices which hold are worth a search.
@@ -68,7 +68,7 @@ def best_conversion(
         CannotCompare: an emulated program does not run.
         InputError: the user's metric fails.
     """
-    conversions = _with_thresholds(conversions, report)
+    conversions = _with_thresholds(conversions, notes)
     policy, evidence = conversions.policy, None
     decides = policy.objective != "rules"
     # A training step scales its gradients up to the edge of the range, and skips what overflows.
@@ -77,11 +77,11 @@ def best_conversion(
     if cache and decides and policy.search_runs and not (frontier or is_step or conversions.metric):
         words = (str(conversions.reference.given), str(limited))
         outcomes = Outcomes(conversions.prepared, conversions.feeds(), policy, words)
-        if (known := outcomes.find()) and (remembered := _repeated(known, conversions, report)):
+        if (known := outcomes.find()) and (remembered := _repeated(known, conversions, notes)):
             return remembered
     if decides and conversions.reference.given and policy.search_runs and not is_step:
         with conversions.phase("calibrate"):
-            evidence = _ranges_seen(conversions, report)
+            evidence = _ranges_seen(conversions, notes)
             policy = dataclasses.replace(policy, evidence=evidence)
     tried = [conversions.measured(policy, confirm=True)]
     holds = tried[0].excess <= 1.0 or not policy.search_runs
@@ -97,7 +97,7 @@ def best_conversion(
     if not decides or (holds and not frontier):
         return Found(conversions.confirmed(tried[0]), evidence)
     with conversions.phase("find errors"):
-        evidence = _evidence(conversions, report, cache=cache)
+        evidence = _evidence(conversions, notes, cache=cache)
     if evidence.ranges and not is_step:
         policy = dataclasses.replace(policy, evidence=evidence)
     search = _Search(tried, conversions, policy, evidence, limited=limited)
@@ -109,11 +109,11 @@ def best_conversion(
     return Found(best, evidence, repaired, curve, not holds, shown, search.curve if frontier else None)
 
 
-def _repeated(known: Outcome, conversions: Conversions, report: Report) -> Found | None:
+def _repeated(known: Outcome, conversions: Conversions, notes: list[str]) -> Found | None:
     """Carry the outcome of an equal search out and compare it; None if it is worse than it was then."""
-    notes = report.notes
+    before = len(notes)
     with conversions.phase("find errors"):
-        evidence = _evidence(conversions, report, cache=True)
+        evidence = _evidence(conversions, notes, cache=True)
     policy = dataclasses.replace(conversions.policy, evidence=evidence if evidence.ranges else None)
     if known.shown:
         policy = dataclasses.replace(policy, numerics="shown")
@@ -121,7 +121,7 @@ def _repeated(known: Outcome, conversions: Conversions, report: Report) -> Found
     if best.excess <= max(1.0, known.excess):
         logger.info("the outcome of an equal search comes from the cache")
         return Found(best, evidence, known.repaired, searched=True, shown=known.shown)
-    report.notes = notes
+    del notes[before:]
     return None
 
 
@@ -150,27 +150,27 @@ def _low_share(assignment: Assignment) -> float:
     return decided.count("low") / max(1, len(decided))
 
 
-def _with_thresholds(conversions: Conversions, report: Report) -> Conversions:
+def _with_thresholds(conversions: Conversions, notes: list[str]) -> Conversions:
     """Return the same with the ranges that the user's threshold of magnitudes is held against, where there is one."""
     if not conversions.policy.thresholds.needs_data:
         return conversions
     with conversions.phase("calibrate"):
-        ranges = _ranges_seen(conversions, report)
+        ranges = _ranges_seen(conversions, notes)
     thresholds = dataclasses.replace(conversions.policy.thresholds, seen={} if ranges is None else ranges.ranges)
     return dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, thresholds=thresholds))
 
 
-def _ranges_seen(conversions: Conversions, report: Report) -> Evidence | None:
+def _ranges_seen(conversions: Conversions, notes: list[str]) -> Evidence | None:
     """Return the ranges of the program's values on the user's data; None, and a note, if they cannot be had."""
     try:
         calibration = calibrate(conversions.prepared, conversions.policy.low, conversions.samples())
     except _NOT_RUN as error:
-        report.notes = (*report.notes, f"ranges are not known: {error_text(error)}")
+        notes.append(f"ranges are not known: {error_text(error)}")
         return None
     return Evidence(ranges=calibration.ranges, samples=calibration.samples, given=True)
 
 
-def _evidence(conversions: Conversions, report: Report, *, cache: bool) -> Evidence:
+def _evidence(conversions: Conversions, notes: list[str], *, cache: bool) -> Evidence:
     """Return what runs say about the program; nothing, and a note, if that cannot be had."""
     policy, samples = conversions.policy, conversions.samples()
 
@@ -183,7 +183,7 @@ def _evidence(conversions: Conversions, report: Report, *, cache: bool) -> Evide
         feeds = conversions.feeds()
         return remembered_evidence(conversions.prepared, feeds, words, collect) if cache else collect()
     except _NOT_RUN as error:
-        report.notes = (*report.notes, f"what each node adds to the error is not known: {error_text(error)}")
+        notes.append(f"what each node adds to the error is not known: {error_text(error)}")
         return Evidence()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from amp_transpiler.phrases import first_few
-from amp_transpiler.report import Report, StateWay, StepsComparison, Verdict
-from amp_transpiler.report.verdict import Judgement, judgement_of
+from amp_transpiler.report import StateWay, StepsComparison, Verdict
+from amp_transpiler.report.facts import Findings, Task
+from amp_transpiler.report.verdict import Judgement
 from amp_transpiler.report.wording import human_number, percent
 
 __all__ = ["judge_steps"]
@@ -17,39 +18,32 @@ _WORDS = dict.fromkeys(
 )  # of a verdict -> what remains of it where steps could not be judged
 
 
-def judge_steps(report: Report, steps: StepsComparison, *, fails: bool) -> str:
-    """Write into `report`, whose outputs are in order, how its training step fares over several steps.
+def judge_steps(task: Task, judged: Judgement, steps: StepsComparison, *, fails: bool) -> Findings:
+    """Judge how the training step of a result, whose outputs are in order, fares over several steps.
 
     Args:
-        report: gets the verdict, warnings and notes.
+        task: what was asked for.
+        judged: the verdict on the outputs.
         steps: the comparison.
         fails: a state that is too far off is an error; else a warning, as on made-up data.
-
-    Returns:
-        Why the result is not good enough; empty if it is.
     """
-    judged = judgement_of(report.verdict)
     if not steps.states:
         weaker = judged.with_word(_WORDS.get(judged.word, judged.word))
-        report.verdict = weaker.with_part("training", f"training not judged: {steps.reason}").as_text()
-        return ""
-    if steps.reason:
-        report.notes = (*report.notes, f"the training step was run for {steps.reason}")
+        return Findings(weaker.with_part("training", f"training not judged: {steps.reason}"))
+    notes = (f"the training step was run for {steps.reason}",) if steps.reason else ()
     failing = steps.failing
     if not failing:
         measured = f"{steps.steps} training steps {_measured(steps)}"
-        report.verdict = judged.with_part("training", measured).as_text()
-        report.notes = (*report.notes, *_excused(steps))
-        return ""
+        return Findings(judged.with_part("training", measured), (*notes, *_excused(steps)))
     fault = _fault(failing[0], steps.steps)
     more = f" (and {len(failing) - 1} more states)" if len(failing) > 1 else ""
     if fails:
-        report.verdict = Judgement(Verdict.FAILED, {"why": f"{fault}{more}"}).as_text()
-        return f"{report.source}: {fault}{more}; nothing was written. {_remedy(report)}"
+        verdict = Judgement(Verdict.FAILED, {"why": f"{fault}{more}"})
+        failure = f"{task.source}: {fault}{more}; nothing was written. {_remedy(task)}"
+        return Findings(verdict, notes, failure=failure)
     measured = f"over {steps.steps} training steps {_short(failing[0])}"
-    report.verdict = judged.with_part("training", measured).as_text()
-    report.warnings = (*report.warnings, f"{fault}{more}: judge it on real data (--inputs), or {_remedy(report)}")
-    return ""
+    warning = f"{fault}{more}: judge it on real data (--inputs), or {_remedy(task)}"
+    return Findings(judged.with_part("training", measured), notes, (warning,))
 
 
 def _measured(steps: StepsComparison) -> str:
@@ -74,9 +68,9 @@ def _short(way: StateWay) -> str:
     return f"{way.role} '{way.name}' {'stops learning' if way.stops else 'goes another way'}"
 
 
-def _remedy(report: Report) -> str:
+def _remedy(task: Task) -> str:
     scaled = "--loss-scaling or --dtype bfloat16, if gradients are too small for float16; "
-    scaled = scaled if report.dtype == "float16" else ""
+    scaled = scaled if task.dtype == "float16" else ""
     return f"try {scaled}--master-weights, if parameters become low; or --level O1"
 
 
@@ -85,11 +79,11 @@ def _excused(steps: StepsComparison) -> list[str]:
     further = [way for way in steps.states.values() if not math.isinf(way.allowed) and way.relative > 0.05]
     sentences = []
     if rounding:
-        sentences.append(f"rounding alone decides in fp32 where these states go: {_names(rounding)}")
+        sentences.append(f"only rounding decides in fp32 where these states go: {_names(rounding)}")
     if further:
         sentences.append(
-            f"the rounding of forward and backward pass alone, with an update in float32, takes these states more than "
-            f"5% off fp32's way: {_names(further)}"
+            f"the rounding of only the forward and backward pass, with an update in float32, takes these states "
+            f"more than 5% off fp32's way: {_names(further)}"
         )
     return sentences
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from amp_transpiler.phrases import counted, first_few, quoted
 from amp_transpiler.precision.limits import Limits
-from amp_transpiler.report import DeviceDraws, OutputComparison, Report, Verdict
-from amp_transpiler.report.verdict import Judgement, Part, judgement_of
+from amp_transpiler.report import DeviceDraws, DeviceMeasurement, OutputComparison, Verdict
+from amp_transpiler.report.facts import Comparison, Facts, Findings, Task
+from amp_transpiler.report.verdict import Judgement, Part
 from amp_transpiler.report.wording import percent
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.measured import unmeasured
@@ -17,7 +18,7 @@ from amp_transpiler.verification.remedies import advice
 from amp_transpiler.verification.signal_levels import AS_GIVEN
 from amp_transpiler.verification.unseen_behaviour import shows_nothing
 
-__all__ = ["failing_outputs", "fault_of", "judge", "never_measured", "outputs_left_out", "tell_measured", "worst"]
+__all__ = ["failing_outputs", "fault_of", "judge", "judge_measured", "never_measured", "outputs_left_out", "worst"]
 
 # Low format -> the relative error from which on an output without a limit is worth a warning.
 _MUCH = {"float16": 0.02, "bfloat16": 0.05}
@@ -78,7 +79,8 @@ def _relative(row: OutputComparison) -> str:
 
 
 def judge(
-    report: Report,
+    task: Task,
+    compared: Comparison,
     reference: Reference,
     failing: list[OutputComparison],
     limits: Limits,
@@ -86,11 +88,12 @@ def judge(
     unseen: Sequence[str] = (),
     *,
     rounded: bool = True,
-) -> str:
-    """Write verdict, warnings and notes into `report`; return why the result is not good enough, empty if it is.
+) -> Findings:
+    """Judge a result by the comparison of its outputs.
 
     Args:
-        report: with the comparison of every output.
+        task: what was asked for.
+        compared: the comparison of every output.
         reference: what they were compared with.
         failing: the outputs that are not as they should be.
         limits: of the outputs.
@@ -98,51 +101,48 @@ def judge(
         unseen: what of the conversion no sample shows, in words.
         rounded: whether the result has a value in lower precision, so that something was emulated.
     """
-    samples = f"{_samples(reference)}{'' if limits.are_none else _worst_level(report.gains)}"
+    samples = f"{_samples(reference)}{'' if limits.are_none else _worst_level(compared.gains)}"
+    outputs, repaired, metric = compared.outputs, len(compared.repaired), compared.metric
     if failing:
         row = worst(failing)
-        fault = fault_of(row, limits)
-        report.verdict = Judgement(Verdict.FAILED, {"why": f"{fault}, on {samples}"}).as_text()
-        repaired = f" after making {counted(len(report.repaired), 'node')} float32" if report.repaired else ""
-        return f"{report.source}: {fault}{repaired}; nothing was written. {advice(report, row, limits)}"
-    metric = report.metric
+        after = f" after making {counted(repaired, 'node')} float32" if repaired else ""
+        remedies = advice(task, row, limits, is_only=len(outputs) == 1)
+        return _failed(task, fault_of(row, limits), samples, f"{after}; nothing was written. {remedies}")
     if metric is not None and not metric.holds:
         fault = f"{metric.name} is {metric.value:.4g}, allowed are {metric.bound:.4g}"
-        report.verdict = Judgement(Verdict.FAILED, {"why": f"{fault}, on {samples}"}).as_text()
-        least = f" in the best conversion that was found, with {counted(len(report.repaired), 'node')} made float32"
-        return f"{report.source}: {fault}{least if report.repaired else ''}; nothing was written"
-    left_out = outputs_left_out(report, reference)
-    judged = [row for row in report.outputs.values() if row.name not in left_out]
-    report.notes = (*report.notes, *_remarks(report, reference, left_out, limits))
+        least = f" in the best conversion that was found, with {counted(repaired, 'node')} made float32"
+        return _failed(task, fault, samples, f"{least if repaired else ''}; nothing was written")
+    left_out = outputs_left_out(outputs.values(), reference)
+    judged = [row for row in outputs.values() if row.name not in left_out]
+    notes = tuple(_remarks(compared, reference, left_out, limits))
     if not judged:
-        why = "no output can be judged" if report.outputs else "the model has no outputs"
+        why = "no output can be judged" if outputs else "the model has no outputs"
         basis: dict[Part, str] = {"why": why, "unjudged": _named(left_out)}
-        report.verdict = _judgement(Verdict.STRUCTURE_ONLY, basis).as_text()
-        return ""
+        return Findings(_judgement(Verdict.STRUCTURE_ONLY, basis), notes)
     unlimited = [row for row in judged if not _has_limit(row, limits)]
     if metric is not None:  # it is the limit
         unlimited = []
-    report.warnings = (
-        *report.warnings,
-        *_warnings(unlimited, report.dtype),
-        *_lost_spread(judged),
-        *_overflown(report.gains),
-    )
+    warnings = (*_warnings(unlimited, task.dtype), *_lost_spread(judged), *_overflown(compared.gains))
     wholly = reference.given and not left_out and not unseen
     word = _word(unlimited=bool(unlimited), wholly=wholly, unmeasured=never if rounded else "")
     basis = {
         "metric": f"{metric.name} is {metric.value:.4g}, at most {metric.bound:.4g} allowed" if metric else "",
-        "errors": _emulated(judged, reference, report, limits, rounded=rounded),
+        "errors": _emulated(judged, reference, compared, limits, rounded=rounded),
         "unmeasured": f"never measured on a device: {never}" if word is Verdict.ESTIMATED else "",
         "unlimited": _without_limit(unlimited, judged),
         "unjudged": _named(left_out),
         "unseen": _named_unseen(unseen),
     }
-    report.verdict = _judgement(word, basis).as_text()
-    if report.draws is not None:
-        report.notes = (*report.notes, *_both_roundings(judged, report.draws, reference.name))
-        report.warnings = (*report.warnings, *_ill_conditioned(judged, report.draws))
-    return ""
+    if compared.draws is not None:
+        notes = (*notes, *_both_roundings(judged, compared.draws, reference.name))
+        warnings = (*warnings, *_ill_conditioned(judged, compared.draws))
+    return Findings(_judgement(word, basis), notes, warnings)
+
+
+def _failed(task: Task, fault: str, samples: str, more: str) -> Findings:
+    """Refuse a result for a fault on the samples; the message goes on with `more`."""
+    verdict = Judgement(Verdict.FAILED, {"why": f"{fault}, on {samples}"})
+    return Findings(verdict, failure=f"{task.source}: {fault}{more}")
 
 
 def never_measured(target: Target, device: str, draws: DeviceDraws | None) -> str:
@@ -172,40 +172,44 @@ def _judgement(word: Verdict, basis: Mapping[Part, str]) -> Judgement:
     return Judgement(word, {part: clause for part, clause in basis.items() if clause})
 
 
-def tell_measured(report: Report, reference: Reference, limits: Limits, *, rounded: bool = True) -> None:
-    """Write what a device measured into the verdict, in the place of what was emulated, and warn of contradictions.
+def judge_measured(
+    measured: DeviceMeasurement, facts: Facts, reference: Reference, limits: Limits, *, rounded: bool = True
+) -> Findings:
+    """Judge by what a device measured, in the place of what was emulated, and warn of contradictions.
 
     Args:
-        report: with `measured`, and the verdict that `judge` wrote.
+        measured: what the device computed.
+        facts: what is known of the result, with the verdict of `judge`.
         reference: what the outputs were compared with.
         limits: of the outputs.
         rounded: as it was given to `judge`.
     """
-    measured = report.measured
-    assert measured is not None
-    left_out = outputs_left_out(report, reference)
-    judged = [row for row in report.outputs.values() if row.name not in left_out]
+    outputs, task = facts.comparison.outputs, facts.task
+    left_out = outputs_left_out(outputs.values(), reference)
+    judged = [row for row in outputs.values() if row.name not in left_out]
     rows = [measured.outputs[row.name] for row in judged if row.name in measured.outputs]
+    verdict: Judgement | None = None
+    warnings: tuple[str, ...] = ()
     if judged and len(rows) == len(judged):
         words = f"{_held(rows, reference.name, limits)} on {_samples(reference)}, measured on {measured}"
         words += f" ({'emulated' if rounded else 'on the CPU'}: {_measured(judged, reference.name)})"
-        judgement = judgement_of(report.verdict).with_part("errors", words)
+        verdict = facts.verdict.with_part("errors", words)
         # What ran now is measured, if it is the release that the result is for.
-        if judgement.word is Verdict.ESTIMATED and measured.runtime.startswith(f"{report.ort}."):
-            judgement = judgement.with_word(Verdict.VERIFIED).without("unmeasured")
-        report.verdict = judgement.as_text()
+        if verdict.word is Verdict.ESTIMATED and measured.runtime.startswith(f"{task.ort}."):
+            verdict = verdict.with_word(Verdict.VERIFIED).without("unmeasured")
         unlimited = [row for row in rows if not _has_limit(row, limits)]
-        known = set(report.warnings)
-        report.warnings += tuple(text for text in _warnings(unlimited, report.dtype) if text not in known)
-    report.warnings += tuple(f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
+        known = set(facts.warnings)
+        warnings = tuple(text for text in _warnings(unlimited, task.dtype) if text not in known)
+    contradictions = (f"{measured.device} contradicts the emulation: {text}" for text in measured.contradictions)
+    return Findings(verdict, warnings=(*warnings, *contradictions))
 
 
 def _emulated(
-    judged: list[OutputComparison], reference: Reference, report: Report, limits: Limits, *, rounded: bool
+    judged: list[OutputComparison], reference: Reference, compared: Comparison, limits: Limits, *, rounded: bool
 ) -> str:
-    draws = report.draws
-    on_samples = f"{_held(judged, reference.name, limits)} on {_samples(reference)}{_levels(report.gains)}"
-    by_default = _by_default(judged, report)
+    draws = compared.draws
+    on_samples = f"{_held(judged, reference.name, limits)} on {_samples(reference)}{_levels(compared.gains)}"
+    by_default = _by_default(judged, compared.by_default)
     if draws is None:
         rounding = "rounding emulated" if rounded else "nothing rounded"
         return f"{on_samples}, {rounding}{by_default and f' ({by_default})'}"
@@ -226,11 +230,11 @@ def _held(rows: list[OutputComparison], reference: str, limits: Limits) -> str:
     return f"{_measured(floats, reference)}, {stated}, {_measured_others(others, '') if others else ''}".rstrip(" ")
 
 
-def _by_default(judged: list[OutputComparison], report: Report) -> str:
+def _by_default(judged: list[OutputComparison], errors: Mapping[str, float]) -> str:
     """Say that ONNX Runtime's default session is further off than all that is emulated, where it is."""
     floats = [row for row in judged if _has_floats(row) and row.relative > 0.0]
     worst_row = max(floats, key=lambda row: row.relative, default=None)
-    if worst_row is None or report.by_default.get(worst_row.name) != worst_row.relative:
+    if worst_row is None or errors.get(worst_row.name) != worst_row.relative:
         return ""
     return f"{percent(worst_row.relative)} in ONNX Runtime's default session"
 
@@ -316,13 +320,14 @@ def _has_floats(row: OutputComparison) -> bool:
     return row.as_numbers or any(sign in row.dtype for sign in ("float", "complex", "map"))
 
 
-def outputs_left_out(report: Report, reference: Reference) -> dict[str, str]:
+def outputs_left_out(rows: Iterable[OutputComparison], reference: Reference) -> dict[str, str]:
     """Return the names of the outputs that are not judged -> why."""
-    empty = {row.name: "empty, NaN or infinite in fp32" for row in report.outputs.values() if not row.elements}
+    rows = list(rows)
+    empty = {row.name: "empty, NaN or infinite in fp32" for row in rows if not row.elements}
     graph_outputs = {str(value.name): value for value in reference.program.model.graph.outputs}
     nothing = {
         row.name: why
-        for row in report.outputs.values()
+        for row in rows
         if reference.given and (why := shows_nothing(row, graph_outputs.get(row.name), reference.outputs))
     }
     return {**nothing, **empty, **reference.unjudged()}
@@ -397,19 +402,20 @@ def _warnings(unlimited: list[OutputComparison], dtype: str) -> Iterator[str]:
         yield f"{len(remarkable) - _MOST_NAMED} more outputs without a limit differ much"
 
 
-def _remarks(report: Report, reference: Reference, left_out: Mapping[str, str], limits: Limits) -> Iterator[str]:
+def _remarks(compared: Comparison, reference: Reference, left_out: Mapping[str, str], limits: Limits) -> Iterator[str]:
     """Yield what the verdict leaves out: repairs, the data, and how to have all outputs judged."""
-    if report.repaired:
-        verb = "was" if len(report.repaired) == 1 else "were"
-        yield f"{counted(len(report.repaired), 'node')} {verb} made float32 to be accurate enough"
-    for row in report.outputs.values():
+    outputs, repaired = compared.outputs, compared.repaired
+    if repaired:
+        verb = "was" if len(repaired) == 1 else "were"
+        yield f"{counted(len(repaired), 'node')} {verb} made float32 to be accurate enough"
+    for row in outputs.values():
         if row.excused:
             yield (
                 f"{row.excused} of {row.elements} labels of '{row.name}' differ where fp32 itself decided between two "
                 f"scores that are closer than {percent(limits.for_output(row.name))} of the spread of all: excused"
             )
-    if left_out and len(left_out) == len(report.outputs):
+    if left_out and len(left_out) == len(outputs):
         if not reference.unsteady:  # other inputs would be no remedy
             yield "not compared with the fp32 model: no output shows an error; supply other inputs with --inputs"
-    elif not reference.given and report.outputs:
+    elif not reference.given and outputs:
         yield "compared on made-up inputs; judge on real ones with --inputs"

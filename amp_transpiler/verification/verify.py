@@ -22,8 +22,9 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.program.program import Program
-from amp_transpiler.report import MetricValue, Report, Verdict
-from amp_transpiler.report.verdict import Judgement, judgement_of
+from amp_transpiler.report import MetricValue, StepsComparison, Verdict
+from amp_transpiler.report.facts import Comparison, Findings, Task
+from amp_transpiler.report.verdict import Judgement
 from amp_transpiler.report.wording import percent
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
@@ -45,7 +46,7 @@ from amp_transpiler.verification.verdict import failing_outputs, judge, never_me
 if TYPE_CHECKING:
     from amp_transpiler.verification.conversion_cache import Answer, Question
 
-__all__ = ["Basis", "Questions", "check_source", "convert_and_compare", "loads"]
+__all__ = ["Basis", "Compared", "Questions", "check_source", "convert_and_compare", "loads"]
 
 logger = logging.getLogger(__name__)
 
@@ -137,16 +138,35 @@ class Questions:
     device_check: DeviceCheck = "auto"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compared:
+    """A conversion that was compared with fp32.
+
+    Attributes:
+        program: the converted program.
+        conversion: the record of its conversion.
+        basis: what its file is to be checked against.
+        comparison: what runs of both showed.
+        findings: what that tells the user.
+    """
+
+    program: Program
+    conversion: Conversion
+    basis: Basis
+    comparison: Comparison
+    findings: Findings
+
+
 def convert_and_compare(
     source: Program,
     prepared: Program,
     policy: Policy,
     ranges: RangeFaults,
     asked: Questions,
-    report: Report,
+    task: Task,
     phase: Phase,
     reference: Reference | None = None,
-) -> tuple[Program, Conversion, str, Basis]:
+) -> Compared:
     """Convert `prepared`, compare the result with `source`, and search for another one if it is not good enough.
 
     Args:
@@ -155,25 +175,21 @@ def convert_and_compare(
         policy: how the conversion decides, how many others may be run, and the limits.
         ranges: a look-up of constants.
         asked: the data to compare on, and the user's questions.
-        report: gets outputs, verdict, frontier and notes.
+        task: what was asked for, for messages.
         phase: times a block.
         reference: what `source` computes, if it is known already.
-
-    Returns:
-        The converted program, the record of its conversion, why it is not good enough (empty if it is), and what its
-        file is to be checked against.
     """
-    before = report.notes, report.warnings
+    notes: list[str] = []
     device = device_to_check(asked.device_check)
     question = _question(source, prepared, policy, asked, reference, device)
     known = None if question is None else question.find()
     if known is not None and (repeated := _as_before(known, prepared, policy, ranges, phase)) is not None:
-        known.tell(report)
-        return *repeated, "", Basis(source, policy, None, known.evidence, known, device=device)
+        basis = Basis(source, policy, None, known.evidence, known, device=device)
+        return Compared(*repeated, basis, known.comparison, known.findings)
     try:
         with phase("run fp32"):
             reference = _reference(source, prepared, policy, asked, reference)
-            report.notes += _reference_notes(reference, source, prepared, policy)
+            notes += _reference_notes(reference, source, prepared, policy)
         conversions = Conversions(
             prepared,
             policy,
@@ -185,45 +201,93 @@ def convert_and_compare(
             _gains(prepared, policy, asked, reference),
             DefaultSession(source) if policy.search_runs and policy.low is not FLOAT32 else None,
         )
-        searched = _search(conversions, report, asked)
+        searched = _search(conversions, notes, asked)
     except CannotCompare as reason:
-        failure = _not_compared(report, str(reason), required=asked.required and (device is None or reference is None))
+        required = asked.required and (device is None or reference is None)
+        findings = Findings(notes=tuple(notes)).then(_not_compared(task, str(reason), required=required))
         program = prepared.clone()
         with phase("convert"):
             conversion = convert(program, policy, ranges)
         # Users' sessions may run what emulation cannot, so the samples are kept for them.
-        return program, conversion, failure, Basis(source, policy, reference, device=device)
+        basis = Basis(source, policy, reference, device=device)
+        return Compared(program, conversion, basis, Comparison(), findings)
     best = searched.best
     policy = dataclasses.replace(policy, limits=best.limits, objective=best.objective)
-    report.outputs, report.repaired, report.frontier = best.outputs, searched.repaired, searched.curve
-    report.draws, report.gains, report.by_default = best.draws, dict(best.gains), dict(best.by_default)
-    report.headroom = None if searched.evidence is None else policy.headroom
-    if asked.metric is not None and best.metric is not None:
-        report.metric = MetricValue(asked.metric.name, best.metric, asked.metric.bound)
-    failing = failing_outputs(report.outputs.values(), reference, policy.limits)
-    never = never_measured(policy.target, policy.device, best.draws)
-    unseen = _unseen(best, conversions, report)
-    failure = judge(report, reference, failing, policy.limits, never, unseen, rounded=has_low_values(best.program))
-    failure = failure or _unjudged(report, reference, asked, device)
-    program, conversion = best.program, best.conversion
-    if not failure:
-        report.notes = (*report.notes, *_float32_throughout(best, conversions))
-        report.warnings = (*report.warnings, *close_roundings(prepared, best.program, reference))
-        failure = _compared_steps(prepared, policy, ranges, best, reference, report, phase)
+    comparison, findings = _judged(task, searched, conversions, policy, asked, device, notes)
     basis = Basis(source, policy, reference, searched.evidence, device=device, ran_by_default=bool(best.by_default))
-    if question is not None and searched.searched and searched.evidence is not None and not failure:
-        answer = _answer(searched, program, report, before)
+    if question is not None and searched.searched and searched.evidence is not None and not findings.failure:
+        answer = _answer(searched, comparison, findings)
         basis = dataclasses.replace(basis, question=question, answer=answer)
-    return program, conversion, failure, basis
+    return Compared(best.program, best.conversion, basis, comparison, findings)
 
 
-def _search(conversions: Conversions, report: Report, asked: Questions) -> Found:
+def _judged(
+    task: Task,
+    searched: Found,
+    conversions: Conversions,
+    policy: Policy,
+    asked: Questions,
+    device: CheckedDevice | None,
+    notes: list[str],
+) -> tuple[Comparison, Findings]:
+    """Return what runs of the best conversion showed, and what that tells the user.
+
+    Args:
+        task: what was asked for.
+        searched: the conversion.
+        conversions: the program, and what to compare with.
+        policy: how the conversion was decided, and its limits.
+        asked: the user's questions.
+        device: the device that the file is to be run on.
+        notes: what the user should know of the search; gets more.
+    """
+    best, prepared, reference = searched.best, conversions.prepared, conversions.reference
+    comparison = _comparison(searched, policy, asked.metric)
+    failing = failing_outputs(best.outputs.values(), reference, policy.limits)
+    never = never_measured(policy.target, policy.device, best.draws)
+    unseen = _unseen(best, conversions, notes)
+    rounded = has_low_values(best.program)
+    judged = judge(task, comparison, reference, failing, policy.limits, never, unseen, rounded=rounded)
+    if not judged.failure:
+        judged = judged.then(_unjudged(task, judged, comparison, reference, asked, device))
+    findings = Findings(notes=tuple(notes)).then(judged)
+    if findings.failure:
+        return comparison, findings
+    remarks = tuple(_float32_throughout(best, conversions))
+    warnings = tuple(close_roundings(prepared, best.program, reference))
+    findings = findings.then(Findings(notes=remarks, warnings=warnings))
+    steps = _compared_steps(prepared, policy, conversions.ranges, best, reference, conversions.phase)
+    if steps is None:
+        return comparison, findings
+    return dataclasses.replace(comparison, steps=steps), findings.then(
+        _judged_steps(task, findings, steps, policy, reference)
+    )
+
+
+def _comparison(searched: Found, policy: Policy, metric: Metric | None) -> Comparison:
+    """Return what runs of the best conversion showed."""
+    best, value = searched.best, None
+    if metric is not None and best.metric is not None:
+        value = MetricValue(metric.name, best.metric, metric.bound)
+    return Comparison(
+        best.outputs,
+        searched.repaired,
+        searched.curve,
+        None if searched.evidence is None else policy.headroom,
+        best.draws,
+        best.gains,
+        best.by_default,
+        value,
+    )
+
+
+def _search(conversions: Conversions, notes: list[str], asked: Questions) -> Found:
     """Return the conversion that the policy aims at."""
     if conversions.policy.objective == "balance":
         find = balanced_conversion
     else:
         from amp_transpiler.verification.search import best_conversion as find
-    return find(conversions, report, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
+    return find(conversions, notes, frontier=asked.frontier, cache=asked.cache, limited=asked.limited)
 
 
 def _float32_throughout(best: Measured, conversions: Conversions) -> Iterator[str]:
@@ -240,28 +304,29 @@ def _float32_throughout(best: Measured, conversions: Conversions) -> Iterator[st
 
 
 def _compared_steps(
-    prepared: Program,
-    policy: Policy,
-    ranges: RangeFaults,
-    best: Measured,
-    reference: Reference,
-    report: Report,
-    phase: Phase,
-) -> str:
-    """Run a converted training step and the fp32 one, step by step; return what is wrong, empty if nothing is."""
+    prepared: Program, policy: Policy, ranges: RangeFaults, best: Measured, reference: Reference, phase: Phase
+) -> StepsComparison | None:
+    """Run a converted training step and the fp32 one, step by step; None where there is nothing to run."""
     step = best.program.step
     if step is None or not step.parameters or policy.low is FLOAT32:
-        return ""
+        return None
     from amp_transpiler.verification.exact_update import exact_update
     from amp_transpiler.verification.steps import compare_steps
-    from amp_transpiler.verification.steps_verdict import judge_steps
 
     with phase("run steps"):
         final = dataclasses.replace(policy, settled=best.settled)
         exact = functools.partial(exact_update, prepared, step, final, ranges, best.conversion)
-        report.steps = compare_steps(best.program, step, reference, exact)
+        return compare_steps(best.program, step, reference, exact)
+
+
+def _judged_steps(
+    task: Task, findings: Findings, steps: StepsComparison, policy: Policy, reference: Reference
+) -> Findings:
+    from amp_transpiler.verification.steps_verdict import judge_steps
+
+    assert findings.verdict is not None, "the outputs are judged first"
     wanted = policy.wishes.master_weights is False  # small updates vanish, as was asked for
-    return judge_steps(report, report.steps, fails=reference.given and not wanted)
+    return judge_steps(task, findings.verdict, steps, fails=reference.given and not wanted)
 
 
 def _reference(
@@ -275,14 +340,14 @@ def _reference(
     return dataclasses.replace(reference, name="the source") if prepared.widened else reference
 
 
-def _unseen(best: Measured, conversions: Conversions, report: Report) -> tuple[str, ...]:
+def _unseen(best: Measured, conversions: Conversions, notes: list[str]) -> tuple[str, ...]:
     """Return what of the conversion no sample shows; a note where that is not known."""
     decisions = best.conversion.assignment.decisions
     low = {str(node.name) for node, decision in decisions.items() if decision.precision == "low"}
     try:
         return never_ran(conversions.prepared, low, conversions.feeds())
     except RUN_ERRORS as error:
-        report.notes = (*report.notes, f"which branches ran is not known: {error_text(error)}")
+        notes.append(f"which branches ran is not known: {error_text(error)}")
         return ()
 
 
@@ -339,18 +404,16 @@ def _as_before(
         return (program, conversion) if digest_of(program) == known.result else None
 
 
-def _answer(
-    searched: Found, program: Program, report: Report, before: tuple[tuple[str, ...], tuple[str, ...]]
-) -> Answer:
+def _answer(searched: Found, comparison: Comparison, findings: Findings) -> Answer:
     """Return what is to be remembered of a conversion before its file is checked.
 
     Args:
         searched: the conversion.
-        program: its result.
-        report: with all that was said of the comparison.
-        before: its notes and warnings before that.
+        comparison: what runs of it showed.
+        findings: what that tells the user.
     """
     assert searched.evidence is not None
+    assert findings.verdict is not None
     nothing: dict[str, dict[str, float]] = {}
     shown = dataclasses.replace(
         searched.evidence,
@@ -366,16 +429,16 @@ def _answer(
         objective=searched.best.objective,
         repaired=searched.repaired,
         shown=searched.shown,
-        result=digest_of(program),
-        outputs=searched.best.outputs,
-        draws=searched.best.draws,
-        gains=searched.best.gains,
-        by_default=searched.best.by_default,
+        result=digest_of(searched.best.program),
+        outputs=comparison.outputs,
+        draws=comparison.draws,
+        gains=comparison.gains,
+        by_default=comparison.by_default,
         evidence=shown,
-        headroom=report.headroom,
-        verdict=judgement_of(report.verdict),
-        notes=report.notes[len(before[0]) :],
-        warnings=report.warnings[len(before[1]) :],
+        headroom=comparison.headroom,
+        verdict=findings.verdict,
+        notes=findings.notes,
+        warnings=findings.warnings,
     )
 
 
@@ -388,27 +451,35 @@ def _stand_in(source: Program, prepared: Program, policy: Policy) -> Program:
     return emulate(source) if policy.low is FLOAT32 and prepared.widened else prepared
 
 
-def _not_compared(report: Report, reason: str, *, required: bool) -> str:
-    """Write into the report that nothing was compared; return why that is a failure, empty if it is none."""
-    report.notes = (*report.notes, f"not compared with the fp32 model: {reason}")
+def _not_compared(task: Task, reason: str, *, required: bool) -> Findings:
+    """Say that nothing was compared, which is a failure where a limit was asked for."""
+    notes = (f"not compared with the fp32 model: {reason}",)
     if not required:
-        report.verdict = Judgement(Verdict.STRUCTURE_ONLY, {"why": reason}).as_text()
-        return ""
+        return Findings(Judgement(Verdict.STRUCTURE_ONLY, {"why": reason}), notes)
     fault = f"the limit that was asked for could not be checked: {reason}"
-    report.verdict = Judgement(Verdict.FAILED, {"why": fault}).as_text()
-    return (
-        f"{report.source}: {fault}; nothing was written. Leave --tolerance, --mismatch and --metric out to have it "
+    failure = (
+        f"{task.source}: {fault}; nothing was written. Leave --tolerance, --mismatch and --metric out to have it "
         "converted without a comparison"
     )
+    return Findings(Judgement(Verdict.FAILED, {"why": fault}), notes, failure=failure)
 
 
-def _unjudged(report: Report, reference: Reference, asked: Questions, device: CheckedDevice | None) -> str:
-    """Return why a limit that was asked for was not checked although the programs ran; empty if it was."""
-    if not asked.required or device is not None or report.verdict_word != Verdict.STRUCTURE_ONLY:
-        return ""
-    whys = ", ".join(dict.fromkeys(outputs_left_out(report, reference).values())) or "the model has none"
+def _unjudged(
+    task: Task,
+    judged: Findings,
+    comparison: Comparison,
+    reference: Reference,
+    asked: Questions,
+    device: CheckedDevice | None,
+) -> Findings:
+    """Refuse a result if a limit that was asked for was not checked although the programs ran."""
+    is_judged = judged.verdict is not None and judged.verdict.word is not Verdict.STRUCTURE_ONLY
+    if not asked.required or device is not None or is_judged:
+        return Findings()
+    left_out = outputs_left_out(comparison.outputs.values(), reference)
+    whys = ", ".join(dict.fromkeys(left_out.values())) or "the model has none"
     remedy = "" if reference.unsteady else "; supply other inputs with --inputs"  # no remedy for random ones
-    return _not_compared(report, f"no output can be judged ({whys}){remedy}", required=True)
+    return _not_compared(task, f"no output can be judged ({whys}){remedy}", required=True)
 
 
 def _reference_notes(reference: Reference, source: Program, prepared: Program, policy: Policy) -> tuple[str, ...]:

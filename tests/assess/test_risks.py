@@ -9,7 +9,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.assess.risks import risks
 from amp_transpiler.precision.evidence import Evidence, TensorRange
-from amp_transpiler.report import DecisionRow, Report
+from amp_transpiler.report import DecisionRow
 from tests.support import parse
 
 NODES = {"a": "p = Relu (x)", "b": "q = Relu (p)", "c": "y = Relu (p)"}
@@ -34,6 +34,6 @@ def test_a_note_on_ranges_says_which_nodes_are_float16_and_claims_no_cause(case)
     rows = tuple(DecisionRow(name, "Relu", made, "") for name, made in zip(NODES, decided, strict=True))
     evidence = Evidence(ranges=dict.fromkeys(far.split(), TensorRange(5e4, sample="s")), given=True)
     policy = types.SimpleNamespace(low=amp.graph.dtypes.FLOAT16, headroom=4.0)
-    found = "\n".join(risks(Report("m", "auto", "float16", "cuda", decisions=rows), nodes, evidence, policy))
+    found = "\n".join(risks(rows, nodes, evidence, policy))
     assert "so that" not in found
     assert re.fullmatch(f"{PRECISIONS[case]}.*" if PRECISIONS[case] else "", found)

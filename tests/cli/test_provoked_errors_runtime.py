@@ -65,8 +65,8 @@ ALONE = {
         model(TWO_STATES), level="O0", state={"a": "y"}, verify=False
     ),
     "input 's' is not a tensor, so it cannot be fed": lambda: executed(SEQUENCE, {"s": X["x"]}, ["n"]),
-    "'o' is optional(tensor(float)): an executor fetches tensors alone": lambda: executed(EMPTY, X, ["o"]),
-    "'s' is seq(tensor(float)): an executor fetches tensors alone": lambda: executed(
+    "'o' is optional(tensor(float)): an executor fetches only tensors": lambda: executed(EMPTY, X, ["o"]),
+    "'s' is seq(tensor(float)): an executor fetches only tensors": lambda: executed(
         "g (float[N] x) => (seq(float[N]) s) { s = SequenceConstruct(x) }", X, ["s"]
     ),
     "value on cuda cannot be read: bind that output to the CPU": lambda: from_ort(low_value_of_a_device()),

@@ -375,7 +375,7 @@ WRONG = {
     "two formats and data": (
         {"use_bfloat16_as_blocked_nodes_dtype": True, "inputs": {}},
         ValueError,
-        "goes with target and ort alone, got inputs",
+        "goes only with target and ort, got inputs",
     ),
 }
 

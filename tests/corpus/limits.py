@@ -1,7 +1,7 @@
 """The recorded table: how far each model may be from fp32, how many nodes are low, how many casts there may be.
 
-`pytest tests/corpus -m slow --corpus FOLDER --record-limits` writes entries that are new, or that got better and in
-nothing worse; `--record-limits=forced` writes all that the run measured.
+`pytest tests/corpus -m slow --corpus FOLDER --all-cases --record-limits` writes entries that are new, or that got
+better and in nothing worse; `--record-limits=forced` writes all that the run measured.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ ALREADY = {
 FAILS = {("shipped/ddddocr/common_old.onnx", "O2", "float16"): "non-finite values where fp32 is finite"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["O1", "O2", "auto"])
 def test_converts(

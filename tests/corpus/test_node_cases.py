@@ -53,6 +53,7 @@ class Judgement:
     unjudged: str = ""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_case_converts_validly_and_agrees_with_fp32(
     node_batch,

@@ -38,6 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_no_more_nodes_on_the_cpu(
     model: pathlib.Path, dtype: str, tmp_path: pathlib.Path, record_property: Callable[[str, object], None]

@@ -47,6 +47,7 @@ WAYS: dict[str, Way] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_policy_gives_valid_models(

@@ -105,7 +105,7 @@ class TwoRanks:
     ("make", "words"),
     [
         (lambda: static.Executor(CUDAPlace(1)), r"Executor\(CUDA:1\) trains together with 1 other .* had CPU"),
-        (lambda: static.Executor(check=True), r"Executor\(check=True\) is for one process alone, and there are 2"),
+        (lambda: static.Executor(check=True), r"Executor\(check=True\) is for a single process, and there are 2"),
     ],
 )
 def test_what_is_for_one_process_alone(make, words, monkeypatch):

@@ -330,5 +330,5 @@ def test_tensors_are_looked_at_in_one_process(monkeypatch):
     net = Net()
     monkeypatch.setattr(type(net.executor), "_is_shared", lambda *_: True)
     debugging.enable_tensor_checker(debugging.TensorCheckerConfig(True, Mode.CHECK_ALL))
-    with pytest.raises(OptionError, match="in one process alone"):
+    with pytest.raises(OptionError, match="in a single process"):
         net.run()

@@ -195,7 +195,7 @@ def test_random_programs_of_several_losses(steps, losses, level):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@hypothesis.settings(max_examples=40, deadline=None, database=None, derandomize=True)
 @hypothesis.given(STEPS, LOSSES, st.sampled_from(LEVELS))
 def test_many_random_programs_of_several_losses(steps, losses, level):
     check(steps, losses, level)

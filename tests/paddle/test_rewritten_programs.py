@@ -215,7 +215,7 @@ def test_every_variable_is_fetched_after_rewriting(recipe, rewriting, dtype):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@hypothesis.settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @hypothesis.given(RECIPES, st.sampled_from(sorted(REWRITINGS)), st.sampled_from(sorted(TOLERANCE)))
 def test_every_variable_of_many_programs_is_fetched_after_rewriting(recipe, rewriting, dtype):
     check(recipe, rewriting, dtype)
@@ -231,7 +231,7 @@ def test_every_gradient_is_known_after_rewriting(recipe, level, dtype):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=100, deadline=None, database=None, derandomize=True)
+@hypothesis.settings(max_examples=30, deadline=None, database=None, derandomize=True)
 @hypothesis.given(RECIPES, LEVELS, st.sampled_from(sorted(TOLERANCE)))
 def test_every_gradient_of_many_programs_is_known_after_rewriting(recipe, level, dtype):
     check_gradients(recipe, level, dtype)

@@ -427,7 +427,7 @@ REASONS = {
     "no float": ("s = Shape (x) [n] t = Abs (s) y = Reshape (x, t)", {}, "no float32 tensor goes in or out"),
     "Shape": ("[n] s = Shape (x) y = Reshape (x, s)", {}, "it takes its input in any precision"),
     "the user's cast": ("[n] c = Cast <to = 11> (x) d = Cast <to = 1> (c) y = Relu (d)", {}, "the user's own cast"),
-    "folded": ("[n] c = Add (v, v) y = MatMul (x, c)", {}, "computed from constants alone"),
+    "folded": ("[n] c = Add (v, v) y = MatMul (x, c)", {}, "computed only from constants"),
     "disable_amp": ("[n] y = Relu (x)", {"disable_amp": "n"}, "inside a disable_amp region"),
     "outside of the guard": ("[g] h = Relu (x) [n] y = Tanh (h)", {"guard": "g"}, "outside every fp16_guard region"),
     "black names: the first in order": (

@@ -9,6 +9,7 @@ import amp_transpiler as amp
 from amp_transpiler.graph.checker import fault_in_words
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.report import OutputComparison
+from amp_transpiler.report.facts import Task
 from amp_transpiler.verification.remedies import advice
 from tests.support import array, parse
 
@@ -42,7 +43,7 @@ CASES = {
     "another shape": (OTHER, {"level": "O1"}, f"Try level auto or {BLACK}"),
     "one of two outputs": (
         FAR,
-        {"level": "O1", "outputs": {"y": FAR, "z": LABELS}},
+        {"level": "O1", "is_only": False},
         f"Try level auto or {BLACK} or --tolerance 'y'=3.4%",
     ),
 }
@@ -50,8 +51,10 @@ CASES = {
 
 @pytest.mark.parametrize(("row", "asked", "expected"), CASES.values(), ids=CASES)
 def test_advice(row, asked, expected):
-    report = amp.Report("m", **{"level": None, "dtype": "float16", "target": "cuda", "outputs": {"y": row}, **asked})
-    assert advice(report, row, Limits(0.02)) == expected
+    fields = {"level": None, "dtype": "float16", "target": "cuda", "is_only": True, **asked}
+    is_only = fields.pop("is_only")
+    task = Task("m", **fields)
+    assert advice(task, row, Limits(0.02), is_only=is_only) == expected
 
 
 @pytest.mark.parametrize(("level", "dtype"), [("auto", "float16"), ("O1", "float16"), ("O2", "bfloat16")])

@@ -102,7 +102,7 @@ def test_a_state_that_rounding_decides_in_fp32_too_is_not_judged():
     report = transpiled(by_hand("batch_norm", "adamw_clipped", 1e-3))
     assert report.steps.states["bias"].relative > 0.5
     assert report.steps.states["bias"].allowed == math.inf
-    assert any(note.startswith("rounding alone decides in fp32 where") and "'bias'" in note for note in report.notes)
+    assert any(note.startswith("only rounding decides in fp32 where") and "'bias'" in note for note in report.notes)
     assert "end within" in report.verdict
     assert report.steps.worst.relative < 0.05
 
@@ -114,8 +114,7 @@ def test_an_output_that_rounding_decides_is_not_judged_and_nothing_becomes_float
     assert report.verdict.startswith("plausible: within ")
     assert max(row.whole for row in report.outputs.values() if f"'{row.name}' (" not in report.verdict) < 0.01
     assert (
-        "not judged: 'm_bias_new' (rounding alone decides it), 'v_bias_new' (rounding alone decides it)"
-        in report.verdict
+        "not judged: 'm_bias_new' (only rounding decides it), 'v_bias_new' (only rounding decides it)" in report.verdict
     )
 
 
@@ -244,7 +243,7 @@ def test_the_worst_state_is_one_that_fails():
             StepsComparison(9, {"a": way("a", 2, math.inf), "b": way("b", 0.02)}),
             "9 steps; furthest off is moment 'b': 2%",
         ),
-        (StepsComparison(9, {"a": way("a", 2, math.inf)}), "9 steps; rounding alone decides where the states go"),
+        (StepsComparison(9, {"a": way("a", 2, math.inf)}), "9 steps; only rounding decides where the states go"),
     ],
 )
 def test_a_line_of_the_table(comparison, words):

@@ -75,7 +75,7 @@ RULES = {
             "slower",
             "warning",
             "a 16-bit model is predicted slower than the float32 one",
-            "convert with amp-transpile --prefer time, or ship the float32 model alone",
+            "convert with amp-transpile --prefer time, or ship only the float32 model",
         ),
         Rule(
             "pays", "note", "a float32 model without a 16-bit one would be faster in 16 bits", "run amp-transpile on it"

@@ -198,7 +198,7 @@ def _listed(what: str, variables: Collection[Variable | str]) -> Collection[Vari
     """Return a list or set of variables and names.
 
     Raises:
-        InputError: it is something else, such as one name alone.
+        InputError: it is something else, such as a single name.
     """
     if isinstance(variables, (str, Variable)) or not all(isinstance(item, (str, Variable)) for item in variables):
         raise InputError(f"{what} must be a list or set of variables and names, got {variables!r}")

@@ -25,7 +25,7 @@ Setting: TypeAlias = float | Variable
 class UpdateStep:
     """Appends the update of all parameters in one training step.
 
-    A step that is skipped changes nothing, by its scalars alone, which costs next to nothing: the gradient and the rate
+    A step that is skipped changes nothing, only by its scalars, which costs next to nothing: the gradient and the rate
     are 0, factors on accumulators (`unless_skipped`) are 1, and what keeps a divisor away from 0 is 1.
 
     Args:

@@ -133,7 +133,7 @@ class Buckets:
         if together and (batch := next((axis for axis in axes if axis.axis == 0), None)):
             raise InputError(
                 f"bucket['{batch.name}']: axis 0, from {batch.size} to {batch.padded}, is the batch, which all "
-                "processes feed with one size: the mean of their gradients is that of the samples. Pad other axes alone"
+                "processes feed with one size: the mean of their gradients is that of the samples. Pad only other axes"
             )
         fetch = [name for name in fetch if name not in program.persistables]
         return padded, self._cuts(program, fetch, arrays, padded, axes, scope)

@@ -192,7 +192,7 @@ class Executor:
             program: a startup, training or inference program; the default main program unless given.
             feed: input name -> array, or a list of one such dictionary. Lists take the input's element type. A name
                 that the program does not have is left out, with one warning.
-            fetch_list: variables or their names, or one of them alone; lists in it are joined. A persistable one has
+            fetch_list: variables or their names, or a single one of them; lists in it are joined. A persistable one has
                 its value after the run.
             feed_var_name: Paddle's, no effect; a scope given here is taken as `scope`.
             fetch_var_name: Paddle's, no effect.

@@ -222,7 +222,7 @@ def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device
     if checker is None and not asked:
         return
     if together:
-        raise OptionError("tensors are looked at in one process alone: run the step with Executor, without torchrun")
+        raise OptionError("tensors are looked at in a single process: run the step with Executor, without torchrun")
     tensors = list(_present(program, asked))
     if checker is not None:
         tensors += _of_operators(program, checker)

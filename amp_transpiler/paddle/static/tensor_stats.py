@@ -114,7 +114,7 @@ def compare_accuracy(
 
     Both were logged by a tensor checker with `debug_mode=CHECK_ALL` and its own `output_dir`. A row of the table is a
     tensor in one step; tensors are paired by operator and name, casts excepted, and each side has what the log says of
-    it. The last column names what is wrong: `nan or inf` on one side alone, or `leaves fp16`.
+    it. The last column names what is wrong: `nan or inf` on one side only, or `leaves fp16`.
 
     Args:
         dump_path: the folder of the first run's logs.
@@ -190,7 +190,7 @@ def _row(key: _Key, first: TensorStats | None, second: TensorStats | None, loss_
 
 def _difference(first: TensorStats | None, second: TensorStats | None) -> str:
     if first is None or second is None:
-        return "in one run alone"
+        return "in one run only"
     if first.is_finite != second.is_finite:
         return "nan or inf"
     return "leaves fp16" if first.leaves_float16 or second.leaves_float16 else ""

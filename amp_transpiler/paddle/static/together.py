@@ -23,7 +23,7 @@ def steps_together(
     """Return what runs the training steps of an `Executor` in a process that has joined others.
 
     Raises:
-        OptionError: the executor has another place than the process, or an option that is for one process alone.
+        OptionError: the executor has another place than the process, or an option that is for a single process.
     """
     if place != world.place:
         raise OptionError(
@@ -33,7 +33,7 @@ def steps_together(
     for name, is_set in (("check", check), ("cuda_graph", options.cuda_graph)):
         if is_set:
             raise OptionError(
-                f"Executor({name}=True) is for one process alone, and there are {world.size}: leave it out"
+                f"Executor({name}=True) is for a single process, and there are {world.size}: leave it out"
             )
     return DataParallelSteps(world, DataParallelOptions(), options, max_sessions=max_sessions)
 

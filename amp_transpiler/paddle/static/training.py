@@ -87,14 +87,14 @@ class TrainOptions:
         optimizer: the optimizer. The loss scale and skipped steps of `decorate`'s result are recorded.
         schedule_by: what an epoch of the program's schedules is: a "step", as in Paddle's `Model.fit`, or an "epoch"
             of the data: they are stepped then. A schedule that a callback has stepped is left alone in that step, and a
-            ReduceOnPlateau always: a callback gives it its value. None: callbacks alone step.
+            ReduceOnPlateau always: a callback gives it its value. None: only callbacks step.
         feed_list: variables or names that a batch's parts are fed to, where batches are lists.
         scope: where the values live; the global scope unless given.
         callbacks: called with each `TrainingStep`.
         steps: the most steps, those of earlier calls included; None for all.
         checkpoints: a folder. A checkpoint is written every `save_every` steps and at the end, and a later call with
             the same folder goes on from the newest: parameters, optimizer, random masks, and the place in the data.
-        save_every: steps between checkpoints; None for the end alone.
+        save_every: steps between checkpoints; None: only the end.
         keep: how many checkpoints are kept.
         resume: whether to go on from the newest checkpoint.
         patience: epochs without progress after which to stop; None for never.

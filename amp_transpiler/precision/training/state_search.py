@@ -221,7 +221,7 @@ class StateSearch:
         if value in self._recorded:
             return [("moment" if is_float and not single else "counter", "")]
         if single or not is_float:
-            return [("counter", "its update is made of it alone, beside proven parameters")]
+            return [("counter", "its update reads only it, beside proven parameters")]
         return []
 
 

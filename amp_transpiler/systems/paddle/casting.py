@@ -88,7 +88,7 @@ def cast_program(program: Program | ir.Model | onnx.ModelProto, policy: Policy, 
     lists = policy.rules.lists
     for name in sorted({*lists.custom_white_list, *lists.custom_black_list}):
         if is_pattern(name) and not known_operator(name):
-            logger.warning("%s: patterns of operators are looked up by transpile alone; it has no effect here", name)
+            logger.warning("%s: only transpile looks up patterns of operators; it has no effect here", name)
     work = source.clone()
     converted = set(prepare_and_convert(work, policy).converted)
     if isinstance(program, onnx.ModelProto):

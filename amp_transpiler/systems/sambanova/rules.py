@@ -143,7 +143,7 @@ class SambanovaRules(Rules):
             return None
         return Decision("high", _MIXED_SOFTMAX, rounded=frozenset(range(len(node.outputs))))
 
-    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - the node alone decides
+    def decide(self, node: ir.Node, form: LowForm, state: State) -> Decision:  # noqa: ARG002 - only the node decides
         """Decide by the user's lists, then the mixed operators, then the preset."""
         if decision := listed(node, form, self.lists):
             return decision

@@ -9,7 +9,6 @@ from foreign.library import BY_HAND, by_hand
 from foreign.networks import NETWORKS
 from foreign.not_training import NOT_TRAINING
 from foreign.own_steps import OWN, saved
-from foreign.torch_steps import TORCH_NETWORKS, from_torch
 from foreign.training_info import with_training_info
 from foreign.writer import anonymous
 from tests.support import assert_close, open_ort, run
@@ -106,18 +105,3 @@ def test_a_training_algorithm_beside_a_graph_is_the_same_step(network):
     expected = run(step.model, {**step.start, **feed})
     found = run(whole, feed)
     assert_close(expected, {name: found[name] for name in expected}, 1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-@pytest.mark.parametrize("network", TORCH_NETWORKS)
-def test_steps_from_torch_train(network, exporter):
-    pytest.importorskip("torch", reason="torch exports these steps: install the extra [torch]")
-    if exporter == "dynamo":
-        pytest.importorskip("onnxscript", reason="torch's newer exporter needs it: install the extra [torch]")
-    step = from_torch(network, exporter, RATE)
-    losses, _ = steps(step, 30)
-    assert np.mean(losses[-9:]) < np.mean(losses[:9])
-    roles = {row.role for row in step.states}
-    assert roles >= {"parameter", "moment", "counter"}
-    assert ("statistic" in roles) == (network != "transformer")

@@ -3,6 +3,8 @@
 The whole table is in docs/evidence/foreign_steps.md; lab/foreign_steps.py makes it.
 """
 
+import functools
+
 import numpy as np
 import onnx
 import pytest
@@ -51,18 +53,27 @@ def test_a_plain_step_at_a_small_rate_learns(name):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_every_level_policy_and_preset_goes_fp32s_way(name, dtype):
-    step = by_hand("mlp", "adam", 1e-5)
-    assert_holds(step, CONVERSIONS[name], dtype)
+    assert_holds(*of_adam(), CONVERSIONS[name], dtype)
 
 
-def assert_holds(step, options, dtype, count=STEPS):
+@functools.cache
+def of_adam():
+    return in_fp32(by_hand("mlp", "adam", 1e-5))
+
+
+def in_fp32(step, count=STEPS):
+    """Train in fp32, which all conversions of the step are compared with."""
     batches = step.data(count)
+    return step, batches, train(step, batches)
+
+
+def assert_holds(step, batches, fp32, options, dtype):
     report = convert(step, options, dtype)
     assert report.low_nodes
     assert {state.input for state in report.states if not state.reason.startswith("the float32 master")} == {
         row.input for row in step.states
     }
-    fp32, low = train(step, batches), train(step, batches, report)
+    low = train(step, batches, report)
     outcome = Outcome(measure(step, fp32, low), measure(step, fp32, train(step, batches, masters_alone(step, report))))
     assert outcome.holds, outcome
     return report
@@ -72,9 +83,10 @@ def assert_holds(step, options, dtype, count=STEPS):
 @pytest.mark.parametrize("rate", [1e-3, 1e-5])
 @pytest.mark.parametrize(("network", "optimizer"), foreign_steps.BY_HAND)
 def test_every_step_by_hand(network, optimizer, rate):
+    trained = in_fp32(by_hand(network, optimizer, rate), 40)
     for name in ("auto", "O1", "O2, low", "mxnet"):
         for dtype in DTYPES:
-            assert_holds(by_hand(network, optimizer, rate), CONVERSIONS[name], dtype, 40)
+            assert_holds(*trained, CONVERSIONS[name], dtype)
 
 
 @pytest.mark.slow
@@ -84,9 +96,13 @@ def test_every_step_from_torch(network, exporter):
     pytest.importorskip("torch", reason="torch exports these steps: install the extra [torch]")
     if exporter == "dynamo":
         pytest.importorskip("onnxscript", reason="torch's newer exporter needs it: install the extra [torch]")
-    step = from_torch(network, exporter, 1e-4)
+    step, batches, fp32 = in_fp32(from_torch(network, exporter), 40)
+    assert np.mean(fp32.losses[-9:]) < np.mean(fp32.losses[:9])
+    roles = {row.role for row in step.states}
+    assert roles >= {"parameter", "moment", "counter"}
+    assert ("statistic" in roles) == (network != "transformer")
     for name in ("auto", "O2, low"):
-        report = assert_holds(step, CONVERSIONS[name], "float16", 40)
+        report = assert_holds(step, batches, fp32, CONVERSIONS[name], "float16")
         assert {s.input: s.role for s in report.states if s.input in step.start} == {
             s.input: s.role for s in step.states
         }
@@ -94,7 +110,7 @@ def test_every_step_from_torch(network, exporter):
 
 @pytest.mark.parametrize("name", ["auto", "O2", "mp4"])
 def test_a_program_of_our_own_that_was_saved(tmp_path, name):
-    assert_holds(saved("fp32", tmp_path), CONVERSIONS[name], "float16", 20)
+    assert_holds(*in_fp32(saved("fp32", tmp_path), 20), CONVERSIONS[name], "float16")
 
 
 def test_masters_are_where_they_are_asked_for():

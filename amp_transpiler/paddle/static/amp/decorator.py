@@ -44,7 +44,7 @@ def decorate(*args: Any, **kwargs: Any) -> OptimizerWithMixedPrecision:
        False; in float16 the scale is dynamic unless `use_dynamic_loss_scaling` is False.
 
     In bfloat16 the loss is not scaled dynamically. With the guard on (`use_fp16_guard`, `use_amp_guard`), only nodes
-    that were built inside `fp16_guard()` become low. With Paddle's policy it counts at O2 alone, and is off in the
+    that were built inside `fp16_guard()` become low. With Paddle's policy it counts only at O2, and is off in the
     second overload unless given. With the others, `None` means on if there is such a node. `disable_amp()` always
     counts.
 
@@ -149,7 +149,7 @@ class _Overload(_OwnKeywords):
         if self.policy != "paddle":
             return use_guard
         if use_guard and not level.is_pure:
-            logger.warning("level %s: the guard has no effect: as in Paddle, fp16_guard counts at O2 alone", level.name)
+            logger.warning("level %s: the guard has no effect: as in Paddle, fp16_guard counts only at O2", level.name)
         return bool(use_guard) and level.is_pure
 
     def _wrap(
