@@ -186,21 +186,8 @@ def _no_real_device() -> str | None:
     return cuda.cuda_problem(0)
 
 
-def _keep_to_one_core() -> None:
-    """Give each worker of xdist one core, where there is one for each.
-
-    ONNX Runtime takes a thread for every core that a process may use, and lets it spin while it waits: the sessions of
-    one worker, and of the processes that its tests start, would take the cores of all others.
-    """
-    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{end}", "") for end in ("", "_COUNT"))
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
-    if worker and int(workers) <= len(cores):
-        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw"))]})
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the place and the core, and begin the record: a run that dies leaves one without an end."""
-    _keep_to_one_core()
+    """Choose the place, and begin the record: a run that dies leaves one without an end."""
     place = config.getoption("--place")
     if place != HOST_DEFAULT:
         os.environ[PLACE_VARIABLE] = place  # the processes that tests start have it, too

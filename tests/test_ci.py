@@ -146,18 +146,23 @@ WHOLE = (
 )
 
 
+def recorded(folder, tests, *options, status=0):
+    """Run tests with this project's conftest.py in a process of their own; return the record of the run."""
+    (folder / "test_some.py").write_text(tests)
+    (folder / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder, "--record", "fast.jsonl"]
+    # Where the conftest finds what it imports.
+    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
+    child = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, check=False, env=scripts)
+    assert child.returncode == status, child.stdout + child.stderr
+    return skipped.read(folder / "fast.jsonl")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_the_record_of_a_run_has_every_skip_and_its_reason(tmp_path, workers):
-    (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_whole.py").write_text(WHOLE)
-    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "--record", "fast.jsonl"]
-    # Where the conftest finds what it imports.
-    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
-    child = subprocess.run([*command, *workers], cwd=tmp_path, capture_output=True, text=True, check=False, env=scripts)
-    assert child.returncode == 1, child.stdout + child.stderr
-    run = skipped.read(tmp_path / "fast.jsonl")
+    run = recorded(tmp_path, TESTS, *workers, status=1)
     assert run.skipped == {
         "test_some.py::test_marked[1]": "no such thing here",
         "test_some.py::test_marked[2]": "no such thing here",
@@ -183,14 +188,9 @@ def test_alone(): pass
 
 @pytest.mark.parametrize(("every", "ran"), [((), 10), (("--every", "1"), 10), (("--every", "3"), 5)])
 def test_every_function_runs_with_fewer_cases(tmp_path, every, ran):
-    (tmp_path / "test_some.py").write_text(CASES)
-    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "--record", "fast.jsonl"]
-    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
-    child = subprocess.run([*command, *every], cwd=tmp_path, capture_output=True, text=True, check=True, env=scripts)
-    found = skipped.read(tmp_path / "fast.jsonl").ran
+    found = recorded(tmp_path, CASES, *every).ran
     names = {name.partition("[")[0] for name in found}
-    assert len(found) == ran, child.stdout
+    assert len(found) == ran
     assert names == {"test_some.py::test_cases", "test_some.py::test_few", "test_some.py::test_alone"}
 
 
@@ -206,12 +206,7 @@ def test_pairs(a, b): pass
 
 @pytest.mark.parametrize(("options", "ran"), [((), {"0-0", "1-1", "0-2"}), (("--all-cases",), None)])
 def test_a_sampled_test_runs_each_row_of_each_table(tmp_path, options, ran):
-    (tmp_path / "test_some.py").write_text(SAMPLED)
-    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "--record", "fast.jsonl"]
-    scripts = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
-    subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, check=True, env=scripts)
-    run = skipped.read(tmp_path / "fast.jsonl")
+    run = recorded(tmp_path, SAMPLED, *options)
     everything = {f"test_some.py::test_pairs[{b}-{a}]" for a in range(3) for b in range(2)}
     assert run.ran == (everything if ran is None else {f"test_some.py::test_pairs[{pair}]" for pair in ran})
     assert set(run.skipped) == everything - run.ran

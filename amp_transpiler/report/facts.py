@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Findings:
-    """What a stage tells the user beside its figures.
+    """Tells the user what a stage found out, beside its figures.
 
     Attributes:
         verdict: how much is known of the result now; None: as much as before.
@@ -58,7 +58,7 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """What is converted, and what was asked for.
+    """Says what is converted, and what was asked for.
 
     Attributes:
         source: the model's path, or a description of the object it came from.
@@ -93,7 +93,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Optimization:
-    """What ONNX Runtime's optimizer did to the source.
+    """Says what ONNX Runtime's optimizer did to the source.
 
     Attributes:
         fused: operators that it put in -> how many.
@@ -106,7 +106,7 @@ class Optimization:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """What runs of the result and of the fp32 model showed. See `Report` for each of them."""
+    """Holds what runs of the result and of the fp32 model showed. See `Report` for each of them."""
 
     outputs: Mapping[str, OutputComparison] = dataclasses.field(default_factory=dict)
     repaired: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Description:
-    """What the result is: its nodes and their precision, its casts and its size. See `Report` for what is not here.
+    """Describes the result: its nodes and their precision, its casts and its size. See `Report` for what is not here.
 
     Attributes:
         program: the result.
@@ -171,7 +171,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SeenNodes:
-    """What runs on data showed of the nodes.
+    """Holds what runs on data showed of the nodes.
 
     Attributes:
         decisions: the rows of the description or prediction, with errors, ranges and remedies.
@@ -184,7 +184,7 @@ class SeenNodes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileCheck:
-    """What the checks of the written file showed.
+    """Holds what the checks of the written file showed.
 
     Attributes:
         checks: those that passed, in order, a short phrase each.
@@ -205,7 +205,7 @@ class FileCheck:
 
 @dataclasses.dataclass(slots=True)
 class Facts:
-    """What is known of a conversion. Each stage sets its own field, once; the fields are in the order of the stages.
+    """Collects what is known of a conversion. Each stage sets its own field, once; fields are in the order of stages.
 
     Attributes:
         task: what is converted, and what was asked for (`load_source`).
