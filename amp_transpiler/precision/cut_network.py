@@ -440,7 +440,10 @@ def _weighed(
     low = [sum(map(weights.low, item.nodes)) if item.held is None else math.inf for item in items]
     high = [sum(map(weights.high, item.nodes)) for item in items]
     casts = [(weights.cast_to_low(link.value), weights.cast_to_high(link.value)) for link in links]
-    best = min(_plain_cost(costs, is_low, links, casts) for costs, is_low in ((low, True), (high, False)))
+    felt = [
+        [reads(link.value, items[reader].nodes) if reads else 0.0 for reader in link.tensor.readers] for link in links
+    ]
+    best = min(_plain_cost(costs, is_low, links, casts, felt) for costs, is_low in ((low, True), (high, False)))
     unit = 2.0 ** (math.frexp(best)[1] - _PRECISE) if 0 < best < math.inf else 1.0
     most = 2 << _PRECISE
 
@@ -452,23 +455,26 @@ def _weighed(
         for link, (to_low, to_high) in zip(links, casts, strict=True)
         if link.is_open
     ]
-    if reads is not None:
-        tensors += [
-            Tensor(link.tensor.producer, link.tensor.made_low, (reader,), to_low=cost)
-            for link in links
-            for reader in link.tensor.readers
-            if (cost := whole(reads(link.value, items[reader].nodes)))
-        ]
+    tensors += [
+        Tensor(link.tensor.producer, link.tensor.made_low, (reader,), to_low=cost)
+        for link, of_readers in zip(links, felt, strict=True)
+        for reader, of_reader in zip(link.tensor.readers, of_readers, strict=True)
+        if (cost := whole(of_reader))
+    ]
     lows = [None if math.isinf(cost) else whole(cost) for cost in low]
     return Choices(CutProblem(lows, [whole(cost) for cost in high], tensors), unit, items, links)
 
 
 def _plain_cost(
-    costs: Sequence[float], is_low: bool, links: tuple[_Link, ...], casts: Sequence[tuple[float, float]]
+    costs: Sequence[float],
+    is_low: bool,
+    links: tuple[_Link, ...],
+    casts: Sequence[tuple[float, float]],
+    felt: Sequence[Sequence[float]],
 ) -> float:
     """Return what it costs to make all items low, or none."""
     total = sum(costs)
-    for link, (to_low, to_high) in zip(links, casts, strict=True):
+    for link, (to_low, to_high), of_readers in zip(links, casts, felt, strict=True):
         if link.is_open:
             tensor = link.tensor
             made_low = tensor.made_low if tensor.producer is None else is_low
@@ -476,4 +482,5 @@ def _plain_cost(
                 total += to_high if tensor.read_high or (tensor.readers and not is_low) else 0
             else:
                 total += to_low if tensor.read_low or (tensor.readers and is_low) else 0
+                total += sum(of_readers) if is_low else 0
     return total
