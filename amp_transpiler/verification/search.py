@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 _FAILURES = 2  # the search for the bound stops after so many failing runs, once a choice holds
 _WORTH = 0.001  # the least gain that is worth a run, as a share of all costs
-_NEARLY, _LITTLE = 0.8, 0.1  # the first and the least share of the room below a limit that low nodes may fill
+_NEARLY = 0.8  # the share of the room below a limit that low nodes may fill
+_LEAST_PART = 2.0**-6  # the least part of what is blamed that is asked for
 _LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: new nodes may be predicted better
 _FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
 _KIND_RUNS = 20  # the most runs that kinds of operators may take there
@@ -270,10 +271,7 @@ class _Search:
 
     def _another(self, point: Point, confirmed: Measured) -> Measured:
         """Find a choice that keeps the limits in all draws, to replace one that does not."""
-        conditioned = self._before_amplifier(point, confirmed)
-        if conditioned is not None and conditioned not in self._excesses:
-            self._run(conditioned)
-        likely = [known for known, excess in self._excesses.items() if excess <= 1.0 and known != conditioned]
+        likely = [known for known, excess in self._excesses.items() if excess <= 1.0]
         likely.sort(key=lambda known: (known.cost, sorted(known.low)))
         for known in likely[:_CONFIRMATIONS]:
             if not self._holds():
@@ -281,6 +279,10 @@ class _Search:
         if not self._holds():
             first = Trial(point, confirmed.excess)
             turn(self._frontier.cheapest, self._frontier.predicted, self._run, first, _AGAIN, _FAILURES)
+        cost = self._best[0].cost if self._best is not None and self._holds() else math.inf
+        conditioned = self._before_amplifier(point, confirmed)
+        if conditioned is not None and conditioned.cost < cost:
+            self._run(conditioned)
         if not self._holds():
             self._run(self._frontier.exact)
         assert self._best is not None
@@ -305,26 +307,28 @@ class _Search:
     def _fill(self, runs: int) -> None:
         """Add low nodes to the best choice, as long as the limits leave room for them.
 
-        Most of the room is asked for first. A choice that fails leaves half of it. Every turn uses up a run, or asks
-        for half as much down to a bound: so it ends, whatever errors are.
+        First those that are predicted to fit. Where they fail, or none fits, nodes may be blamed for more than they
+        add, as all that fail together share the blame. Then half of what parts the best choice from the nearest one
+        that fails is asked for, a quarter, and so on. Every turn uses up a run, or asks for half as much: so it ends.
 
         Args:
             runs: how many conversions may be run.
         """
-        room, frontier = _NEARLY, self._frontier
-        while runs > 0 and room > _LITTLE and self._best is not None:
+        frontier, part = self._frontier, 1.0
+        while runs > 0 and part >= _LEAST_PART and self._best is not None:
             best, measured = self._best
-            if not measured.excess < 1.0:
+            is_predicted = part == 1.0
+            if measured.excess >= (1.0 if is_predicted else _NEARLY):
                 return
-            candidate = frontier.widened(best, {name: room * most for name, most in self._rooms().items()})
-            if best.cost - candidate.cost < _WORTH * frontier.exact.cost:
+            candidate = frontier.widened(best, self._rooms() if is_predicted else self._blamed(part))
+            is_worth = best.cost - candidate.cost >= _WORTH * frontier.exact.cost
+            if not is_worth and not is_predicted:
                 return
-            if candidate in self._excesses:  # what is known already is no answer: less is asked for
-                room /= 2
+            if not is_worth or candidate in self._excesses:
+                part /= 2
                 continue
             runs -= 1
-            if self._run(candidate) > 1.0:
-                room /= 2
+            part = part / 2 if self._run(candidate) > 1.0 else 1.0
 
     def _bisect_kinds(self) -> None:
         """Make one kind of operator float32 after the other, first the kind that has the largest error by itself.
@@ -362,8 +366,16 @@ class _Search:
         for output, predicted in self._frontier.squares(best).items():
             square = max(measured.excesses.get(output, 0.0), beside) ** 2
             wrong = square / predicted if predicted > 0.0 and square > 0.0 else 1.0
-            rooms[output] = (1.0 - square) / max(wrong, _LEAST_WRONG)
+            rooms[output] = _NEARLY * (1.0 - square) / max(wrong, _LEAST_WRONG)
         return rooms
+
+    def _blamed(self, part: float) -> dict[str, float]:
+        """Return a part of the same, or of what the nearest choice that fails is blamed for, where that is more."""
+        assert self._best is not None
+        failing = [point for point, excess in self._excesses.items() if 1.0 < excess < math.inf]
+        nearest = min(failing, key=lambda point: (self._excesses[point], point.cost), default=self._frontier.free)
+        blamed, squares = self._frontier.squares(nearest), self._frontier.squares(self._best[0])
+        return {name: part * max(room, blamed[name] - squares[name]) for name, room in self._rooms().items()}
 
     def repaired(self, best: Measured) -> tuple[str, ...]:
         """Return the nodes that were low at first and are float32 in another conversion."""

@@ -12,7 +12,7 @@ from amp_transpiler.files.loading import load
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.precision import frontier as frontier_module
 from amp_transpiler.precision.assign import open_choices
-from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.evidence import Evidence, read_key
 from amp_transpiler.precision.frontier import Frontier
 from amp_transpiler.systems.choice import Request, choose_policy
 from tests.support import array, parse
@@ -136,6 +136,23 @@ def test_what_rounds_nothing_is_not_blamed(call, is_blamed):
     squares = {name: one.squares(one.point({name}))["y"] for name in ("r", "a")}
     assert one.squares(one.point({"a", "r", "b"}))["y"] == pytest.approx(4.0)
     assert (squares["r"] < 0.5 * squares["a"]) == (not is_blamed)
+
+
+@pytest.mark.parametrize("price", np.exp(np.linspace(-12.0, 6.0, 19)))
+def test_a_cut_counts_every_error(price):
+    """All low costs next to nothing but for what the first product feels of its cast: so that is no plain choice."""
+    model = load(parse("(float[4,4] x) => (float[4,4] y) { [a] h = MatMul (x, w) [b] y = Tanh (h) }", w=array(4, 4)))
+    propagate_types(model.model)
+    found = open_choices(model.model, dataclasses.replace(choose_policy(Request()), objective="low"))
+    evidence = Evidence(
+        node_errors_by_output={"y": {"a": 1e-4, "b": 1e-4}},
+        cast_errors_by_output={"y": {"x": 60.0, "h": 1e-4}},
+        read_errors_by_output={"y": {read_key("x", "a"): 60.0, read_key("h", "b"): 1e-4}},
+    )
+    one = Frontier(found.choices, found.weights, evidence, {"y": 1.0})
+    chosen = one._at(float(price))
+    costs = {point.low: point.cost + price * one._error(point, ()) for point in map(one.point, ("", "a", "b", "ab"))}
+    assert chosen.cost + price * one._error(chosen, ()) == pytest.approx(min(costs.values()))
 
 
 def test_a_cast_adds_the_same_wherever_its_numbers_are_moved():

@@ -165,7 +165,11 @@ def errors_of_all_choices():
 
 @pytest.mark.parametrize("share", [0.9, 0.8, 0.6, 0.5, 0.4, 0.25])
 def test_wrong_predictions_cost_two_products_at_most(share, monkeypatch):
-    """Those products that add the most are predicted to add the least, so what was measured must tell."""
+    """Those products that add the most are predicted to add the least, so what was measured must tell.
+
+    What fails blames all its nodes in the proportions that were predicted, so a wrong order takes many runs to mend.
+    The search before tried all choices of so small a program; on real models that kept nothing more low.
+    """
     wrong = {"y": {f"m{i}": error for i, error in enumerate((1e-12, 1e-11, 1e-10, 1e-9, 1e-12, 1e-10))}}
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: Evidence(node_errors_by_output=wrong))
     feeds, names, errors = {"x": array(4, 4, seed=9)}, {f"m{i}" for i in range(6)}, errors_of_all_choices()
@@ -218,7 +222,7 @@ def test_what_fails_is_told_apart_by_what_was_measured(predicted, monkeypatch):
     chosen = support.decisions(report)
     assert report.verdict_word == "verified"
     assert chosen["big"] == "high"
-    assert sum(precision == "low" for precision in chosen.values()) >= 15, "three of four"
+    assert sum(precision == "low" for precision in chosen.values()) >= 17, "all but the two, or their whole branch"
 
 
 def test_each_node_says_why_it_went_back():
