@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from amp_transpiler import passes, training_passes
 from amp_transpiler.errors import ModelError, OptionError
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
@@ -27,36 +28,19 @@ from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
-from amp_transpiler.passes.fill_sums import FillSums
-from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
-from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
-from amp_transpiler.passes.guard_fusions import GuardFusions
-from amp_transpiler.passes.guard_transposes import GuardTransposes
-from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.import_domains import ImportDomains
-from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.limit_opset import LimitOpset
-from amp_transpiler.passes.manager import Pass, PassManager, run_pass
+from amp_transpiler.passes.manager import Pass, PassFor, PassManager, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.passes.part_fusions import SKIP_NORMS, PartFusions
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
-from amp_transpiler.passes.rewrite_equivalents import has_equivalent
 from amp_transpiler.passes.set_ir_version import SetIrVersion
-from amp_transpiler.passes.sign_rotations import SignRotations
-from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
-from amp_transpiler.passes.skip_identities import SkipIdentities
-from amp_transpiler.passes.spell_defaults import SpellDefaults
-from amp_transpiler.passes.spell_norms import SpellNorms
 from amp_transpiler.passes.standard_opset import OpsetConversionError
-from amp_transpiler.passes.unify_constants import UnifyConstants
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import Constraints
-from amp_transpiler.precision.device_faults import QUICK_GELU, DeviceFaults, faulty_operators
-from amp_transpiler.precision.fused import fused_advice
-from amp_transpiler.precision.norm_folding import folds_norm
+from amp_transpiler.precision.device_faults import QUICK_GELU, SKIP_NORMS, DeviceFaults, faulty_operators
 from amp_transpiler.precision.opset_choice import (
     FIRST_OPSET_WITH_BFLOAT16,
     OpsetChoice,
@@ -70,10 +54,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import find_training_step, possible_states
 from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
-from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.targets.kernel_table import is_within
-from amp_transpiler.training_passes.guard_statistics import GuardStatistics
-from amp_transpiler.training_passes.split_gemm_updates import SplitGemmUpdates
 from amp_transpiler.view.outline import outline
 
 if TYPE_CHECKING:
@@ -126,7 +107,9 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
         OptionError: the policy's system refuses the program.
         VerificationError: the result is not well typed.
     """
-    if program.training_info:
+    if program.training_info:  # few models have it
+        from amp_transpiler.program.training_info import merge
+
         merge(program)
     policy = fitted(policy, program)
     ranges = RangeFaults(policy.low, strict=policy.strict_ranges)
@@ -140,7 +123,10 @@ def prepare_and_convert(program: Program, policy: Policy) -> Conversion:
         )
         run_pass(SplitBiases(_forward(program, policy, policy.rules.separates_bias)), program.model)
     conversion = convert(program, policy, ranges)
-    split(program)
+    if program.merged is not None:
+        from amp_transpiler.program.training_info import split
+
+        split(program)
     if program.has_variables:
         complete_shapes(program.model)  # a backward pass needs the shapes of the new operators too
     program.touch()
@@ -185,7 +171,7 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
         OptionError: a wish about the training step cannot be met.
     """
     model, source = program.model, str(program.source or "the model")
-    program.notes += PassManager([InlineFunctions(), ImportDomains()], typed=False)(model).notes
+    program.notes += PassManager(_loaded_passes(model), typed=False)(model).notes
     check_forms(model, source)
     listed = possible_states(model) if lists_every_initializer(model) else frozenset()
     program.notes += PassManager(_source_passes(program, listed), typed=False)(model).notes
@@ -229,7 +215,7 @@ def plain_copy(program: Program) -> Program:
         ModelError: the program is invalid.
     """
     plain = program.clone()
-    plain.notes += PassManager([InlineFunctions(), ImportDomains()], typed=False)(plain.model).notes
+    plain.notes += PassManager(_loaded_passes(plain.model), typed=False)(plain.model).notes
     check_forms(plain.model, str(program.source or "the model"))
     plain.notes += PassManager(_source_passes(plain), typed=False)(plain.model).notes
     propagate_types(plain.model)
@@ -247,7 +233,7 @@ def _release_all_but_states(program: Program, policy: Policy, listed: Collection
 
 def _recognise(program: Program, policy: Policy) -> None:
     """Find the state of a loaded training step, and mark its optimizer, which stays float32 at every level."""
-    run_pass(SplitGemmUpdates(), program.model)
+    PassManager([PassFor({"Gemm"}, lambda: training_passes.SplitGemmUpdates())])(program.model)
     program.step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
     if program.step is not None:
         from amp_transpiler.precision.training import mark_optimizer, with_additions
@@ -290,7 +276,12 @@ def _widen(program: Program, policy: Policy) -> None:
         program.notes += refitting_note(widened.constants, policy.low)
 
 
-def _source_passes(program: Program, listed: Collection[str] = ()) -> list[Pass[Any]]:
+def _loaded_passes(model: ir.Model) -> list[Pass[Any]]:
+    """Leave no calls of functions, and import what is used. The forms of nodes may still be wrong."""
+    return [*([passes.InlineFunctions()] if model.functions else ()), ImportDomains()]
+
+
+def _source_passes(program: Program, listed: Collection[str] = ()) -> list[Pass[Any] | PassFor]:
     """Turn what was loaded into plain operators and constants. Its own types may still be wrong.
 
     Args:
@@ -299,15 +290,29 @@ def _source_passes(program: Program, listed: Collection[str] = ()) -> list[Pass[
     """
     return [
         ReleaseInitializers(keep=listed),
-        UnifyConstants(),
-        SpellDefaults(),
-        SkipIdentities(keep=program.has_variables),
-        *(() if program.has_variables else (FoldKnownSizes(), SkipExpandChecks())),
+        PassFor({"Constant"}, lambda: passes.UnifyConstants()),
+        PassFor({"STFT"}, lambda: passes.SpellDefaults()),
+        PassFor({"Identity", "Cast"}, lambda: passes.SkipIdentities(keep=program.has_variables)),
+        *(() if program.has_variables else _size_passes()),
         NameNodes(),
     ]
 
 
-def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[Pass[Any]]:
+def _size_passes() -> list[PassFor]:
+    """Fold sizes that are known, and drop checks of sizes that always hold."""
+    return [
+        PassFor({"Shape"}, lambda: passes.FoldKnownSizes()),
+        PassFor({"Where"}, lambda: passes.SkipExpandChecks()),
+    ]
+
+
+def _has_equivalent(node: ir.Node) -> bool:
+    from amp_transpiler.passes.rewrite_equivalents import has_equivalent  # asked only of nodes that lose their kernel
+
+    return has_equivalent(node)
+
+
+def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[Pass[Any] | PassFor]:
     """Choose the opset before folding: it decides which kernels exist, and a missing kernel is the reason to fold."""
     constraints = Constraints(model, policy.target, policy.low, training=policy.training)
 
@@ -317,7 +322,12 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
         return operator_name(node) not in faulty and policy.rules.can_lower(node)
 
     def best_opset(model: ir.Model) -> OpsetChoice:
-        return choose_opset(model, constraints, has_equivalent, can_lower)
+        return choose_opset(model, constraints, _has_equivalent, can_lower)
+
+    def fold_norms() -> Pass[Any]:
+        from amp_transpiler.precision.norm_folding import folds_norm  # for models with normalisations only
+
+        return passes.FoldBatchNorm(folds_norm(constraints, policy.rules, ranges))
 
     if policy.low is FLOAT32:
         return [*_asked_opset(policy, constraints), SetIrVersion()]
@@ -326,7 +336,7 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
         *([RaiseOpset(lambda model: opset_for_io(model, policy.low), required=True)] if policy.low_io else ()),
         *([RaiseOpset(lambda model: opset_past_renames(model, policy.low))] if policy.opset is None else ()),
         *([RaiseOpset(best_opset, training=policy.training)] if policy.opset is None else ()),
-        *(() if policy.training else (FoldBatchNorm(folds_norm(constraints, policy.rules, ranges)),)),
+        *(() if policy.training else (PassFor({"BatchNormalization"}, fold_norms),)),
         SetIrVersion(newest=policy.target.newest_ir),
     ]
 
@@ -342,7 +352,7 @@ def _asked_opset(policy: Policy, constraints: Constraints) -> list[Pass[Any]]:
         )
     return [
         LimitOpset(opset),
-        RaiseOpset(lambda model: asked_opset(model, constraints, has_equivalent, opset), required=True),
+        RaiseOpset(lambda model: asked_opset(model, constraints, _has_equivalent, opset), required=True),
     ]
 
 
@@ -455,7 +465,10 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
     model = program.model
     with _pinned_outputs(program, policy):
         assignment = assign(model, policy, ranges)
-        program.notes += fused_advice(assignment)
+        if assignment.without_form:  # in few programs
+            from amp_transpiler.precision.fused import fused_advice
+
+            program.notes += fused_advice(assignment)
         applied = run_pass(ApplyAssignment(assignment), model)
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
         if assignment.row_sums:
@@ -470,19 +483,29 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
     return Conversion(assignment, applied.converted, casts, cleaned.removed)
 
 
-def _finishing_passes(program: Program, policy: Policy) -> list[Pass[Any]]:
+def _finishing_passes(program: Program, policy: Policy) -> list[PassFor]:
     """Keep ONNX Runtime from fusing what it would get wrong, and let it fuse what would be slow."""
-    guard = GuardFusions(every=policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23"))
+    every_square = policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")
+    guard = PassFor({"Pow"}, lambda: passes.GuardFusions(every=every_square))
     if program.has_variables:  # its weights are no constants, and any of its values may be fetched
         return [guard]
     spells = policy.drop_islands != "none" and policy.low is not FLOAT32  # other systems' nodes stay theirs
     return [
         guard,
-        PartFusions(_parted_kernels(policy)),
-        *((SpellNorms(), SignRotations(), FillSums()) if spells else ()),
-        GuardTransposes(),
-        GuardVectors(),
-        GuardStatistics(),
+        PassFor({"Sigmoid", "Add"}, lambda: passes.PartFusions(_parted_kernels(policy))),
+        *(_spelling_passes() if spells else ()),
+        PassFor({"Transpose"}, lambda: passes.GuardTransposes()),
+        PassFor({"Transpose"}, lambda: passes.GuardVectors()),
+        PassFor({"BatchNormalization"}, lambda: training_passes.GuardStatistics()),
+    ]
+
+
+def _spelling_passes() -> list[PassFor]:
+    """Write what exporters write as ONNX Runtime recognises it, or with fewer kernels."""
+    return [
+        PassFor({"Reciprocal"}, lambda: passes.SpellNorms()),
+        PassFor({"Sin"}, lambda: passes.SignRotations()),
+        PassFor({"ConstantOfShape"}, lambda: passes.FillSums()),  # rarer than the sums
     ]
 
 

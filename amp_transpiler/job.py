@@ -32,7 +32,7 @@ class Job:
         plan: what is asked for.
         settings: what a recipe of the conversion holds of the options.
         clock: times it.
-        loaded: the model, with the outputs that were set by hand.
+        loaded: the model, with the outputs that were set by hand; where `program` is the same object, it is edited.
         source: the same, followed by the training algorithms that it carries.
         program: what is worked on: a copy, or the source itself where nothing is compared with it; at last the result.
         policy: how to decide, with the facts of the model.

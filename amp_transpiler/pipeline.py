@@ -93,6 +93,7 @@ def transpile(
     frontier: bool = False,
     cache: bool = True,
     device_check: DeviceCheck = "auto",
+    fuse: str = "none",
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
 
@@ -188,6 +189,13 @@ def transpile(
             default, three times each on different samples. The verdict is then what the device measured, with the
             emulation beside it. `auto` (default): where the host's default place is a device; `yes`: always; an error
             where no device answers; `no`: never: the verdict is emulated.
+        fuse: Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own
+            operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases
+            before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; not for
+            targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`.
+            Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`,
+            `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`.
+            One that the target lacks, or computes wrongly, is left out. Default: `none`.
 
     Returns:
         The report, with the converted program.

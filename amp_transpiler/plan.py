@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.ops.fusions import NO_FUSION
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import declarations
 from amp_transpiler.precision.limits import with_limits
@@ -67,7 +68,17 @@ def plan(options: ConversionOptions) -> Plan:
     policy = _after(_AIMS, policy, options)
     if options.optimize:
         check_optimizable(policy)
+    if options.fuse != NO_FUSION:
+        _check_fusions(options, policy)
     return Plan(options, request, policy, questions)
+
+
+def _check_fusions(options: ConversionOptions, policy: Policy) -> None:
+    from amp_transpiler.passes.fusion.fuse import check_fusions
+
+    check_fusions(options.fuse, policy)
+    if options.optimize:
+        raise OptionError("optimize and fuse exclude each other: both fuse the model first")
 
 
 def policy_for(request: Request, options: ConversionOptions) -> Policy:

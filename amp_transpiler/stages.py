@@ -21,6 +21,7 @@ from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
+from amp_transpiler.ops.fusions import NO_FUSION
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.plan import policy_for
 from amp_transpiler.precision.policy import Policy
@@ -81,8 +82,8 @@ def _load(job: Job) -> None:
         policy = policy_for(request, options)
     policy = dataclasses.replace(policy, limits=limits_by_output(job.loaded, policy.limits))
     job.source = _with_algorithms(job.loaded, policy)
-    # Verification compares with the source, and level auto may write it: they work on a separate program.
-    needs_source = options.verify or policy.objective != "rules" or not isinstance(job.src, (str, os.PathLike))
+    # Verification compares with the source, and callers keep theirs. A file can be read again, see `_as_loaded`.
+    needs_source = options.verify or not isinstance(job.src, (str, os.PathLike))
     job.program = job.source.clone() if needs_source else job.source
     job.policy = policy if options.optimize else _with_program(policy, job.program, options)
     task = describe_source(
@@ -222,6 +223,9 @@ def prepare_program(job: Job) -> None:
     """Prepare the program, give its training step what it needs in lower precision, and see whether any is needed."""
     job.ranges = RangeFaults(job.policy.low, strict=job.policy.strict_ranges)
     with job.clock.phase("prepare"):
+        prepare(job.program, job.policy, job.ranges)
+        if job.plan.options.fuse != NO_FUSION:
+            job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
         job.facts.preparation = _prepare(job)
         if not (job.is_changed or job.facts.optimization.fused):
             job.needless = adds_nothing(job.program, job.policy, job.ranges, job.facts.task.opset)
@@ -229,7 +233,6 @@ def prepare_program(job: Job) -> None:
 
 def _prepare(job: Job) -> Findings:
     program, policy, optimization = job.program, job.policy, job.facts.optimization
-    prepare(program, policy, job.ranges)
     warnings = tuple(policy.wishes.warnings(program.step, policy.low.name))
     if program.step is None and not program.is_training and holds_gradients(program.model):
         warnings += (NO_STATE,)
@@ -244,6 +247,23 @@ def _prepare(job: Job) -> Findings:
         policy = dataclasses.replace(policy, objective="low")
     job.policy, job.is_changed = policy, aided.changed
     return Findings(notes=notes, warnings=warnings)
+
+
+def _fuse(program: Program, policy: Policy, choice: str) -> Optimization:
+    from amp_transpiler.passes.fusion.fuse import fuse
+
+    fused = fuse(program, choice, policy)
+    if fused.reason:
+        return Optimization(findings=Findings(warnings=(f"nothing fused: {fused.reason}",)))
+    notes = []
+    if fused.missing:
+        without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
+        notes.append(f"not fused, since {without}: {', '.join(fused.missing)}")
+    if fused.operators:
+        counts = ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in fused.operators.items())
+        needs = "; the result needs ONNX Runtime, whose own operators are among them" if fused.is_contrib else ""
+        notes.append(f"fused before the decision: {counts}{needs}")
+    return Optimization(fused.operators, Findings(notes=tuple(notes)))
 
 
 def _offer(attentions: int) -> str:
@@ -272,9 +292,10 @@ def decide_and_compare(job: Job) -> None:
         job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
         job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
         return
-    job.prepared = job.program.clone() if _is_priced(job) else job.program
-    with job.clock.phase("convert"):
-        job.conversion = convert(job.program, job.policy, job.ranges)
+    with collection_paused():
+        job.prepared = job.program.clone() if _is_priced(job) else job.program
+        with job.clock.phase("convert"):
+            job.conversion = convert(job.program, job.policy, job.ranges)
     why = "verification was switched off"
     job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
 
@@ -289,6 +310,7 @@ def _is_priced(job: Job) -> bool:
 # ---- the report ----
 
 
+@collection_paused()
 def describe(job: Job) -> None:
     """Describe the result, say what a recipe no longer fits, and settle where the result is written."""
     facts, recipe = job.facts, job.plan.options.recipe
@@ -298,7 +320,7 @@ def describe(job: Job) -> None:
         facts.replay = Findings(warnings=tuple(f"recipe: {misfit}" for misfit in misfits))
     if facts.description.kept_float32 and isinstance(job.dst, DefaultPlace) and job.dst.float32 is not None:
         # What is float32 throughout has another name, unless the user gave it one.
-        check_destination(job.dst.float32, job.loaded)
+        check_destination(job.dst.float32, _as_loaded(job))
         job.destination = job.dst.float32
 
 
@@ -325,8 +347,8 @@ def refuse_failure(job: Job) -> None:
 
 def write_result(job: Job) -> None:
     """Write the result to its destination, after checking the staged file if verification is on."""
-    job.facts.is_source_file = _is_as_loaded(job)
-    verbatim_source = job.loaded if job.facts.is_source_file else None
+    verbatim_source = _source_to_write(job)
+    job.facts.is_source_file = verbatim_source is not None
     basis = _basis_of_file(job)
     with job.clock.phase("write"), _staged(job, verbatim_source, is_checked=basis is not None) as staged:
         if staged is not None and basis is not None:
@@ -340,16 +362,24 @@ def write_result(job: Job) -> None:
             job.program.source = job.destination
 
 
-def _is_as_loaded(job: Job) -> bool:
-    """Whether a model was kept in float32 and is written as it was loaded.
+def _source_to_write(job: Job) -> Program | None:
+    """Return the model as it was loaded if it was kept in float32, so that it is written as it is; else None.
 
     A source that ONNX Runtime does not run is not: what was mended in it on the way makes the result run.
     """
     facts, basis = job.facts, job.basis
     runs = basis is None or basis.reference is not None or basis.known is not None
     if job.is_changed or not (facts.description.kept_float32 and runs and not facts.optimization.fused):
-        return False
-    return is_the_source(job.loaded, job.program, job.conversion, job.policy)
+        return None
+    loaded = _as_loaded(job)
+    return loaded if is_the_source(loaded, job.program, job.conversion, job.policy) else None
+
+
+def _as_loaded(job: Job) -> Program:
+    """Return the model as it was loaded. Where that program itself is worked on, its file is read once more."""
+    if job.program is job.loaded:
+        job.loaded = load(job.src)
+    return job.loaded
 
 
 def _basis_of_file(job: Job) -> Basis | None:

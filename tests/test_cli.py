@@ -378,6 +378,7 @@ def test_a_reader_that_leaves_early_is_no_fault(model):
     assert model.with_name("model.fp16.onnx").exists()
 
 
+@pytest.mark.slow
 def test_benchmark_is_printed(model):
     process = run(model, "--benchmark")
     assert process.returncode == 0, process.stderr

@@ -29,6 +29,7 @@ def test_collection_is_paused_and_goes_on():
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_what_stays_is_old_at_once():
     for stays in (False, True):
         gc.collect()  # no collection of more than the youngest objects is due

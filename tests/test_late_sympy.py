@@ -28,6 +28,7 @@ def test_sympy_is_not_imported(code):
     assert printed(f"{START}{code}\nprint('sympy' in sys.modules)") == ["False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "value"),
     [
@@ -43,6 +44,7 @@ def test_sizes_are_computed_with_sympy(code, value):
     assert "".join(printed(f"{START}print({code})")) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable, SizesUnknown
 from amp_transpiler.autodiff.expression import Expr
 
-__all__ = ["Matrix", "Window", "apply_transposed", "sizes_of", "window_matrix", "window_of"]
+__all__ = ["Matrix", "Window", "apply_transposed", "check_axes", "sizes_of", "window_matrix", "window_of"]
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -59,6 +59,7 @@ class Window:
 
     def unused(self, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[int, ...]:
         """Return the number of elements at the end of the padded input that no window reaches."""
+        check_axes(self.rank, inputs=inputs, outputs=outputs)
         return tuple(
             size + begin + end - (stride * (out - 1) + extent)
             for size, out, stride, extent, begin, end in zip(
@@ -82,11 +83,26 @@ def sizes_of(x: Expr, first: int = 2) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)  # type: ignore[arg-type]  # ints, as just checked
 
 
+def check_axes(rank: int, **numbers: Sequence[int]) -> None:
+    """Check that there is one number for every spatial axis.
+
+    Raises:
+        SizesUnknown: there is not: declared shapes or attributes contradict each other.
+    """
+    for name, each in numbers.items():
+        if len(each) != rank:
+            raise SizesUnknown(
+                f"{name} must have a number for each of {rank} spatial axes, got {list(each)}: the declared shapes or "
+                "the attributes contradict each other; correct them"
+            )
+
+
 def window_of(node: NodeGradient, inputs: Sequence[int], kernel: Sequence[int]) -> Window:
     """Return the windows of a Conv or pool node over an input of these spatial sizes."""
     rank = len(inputs)
     strides = tuple(node.attribute("strides") or [1] * rank)
     dilations = tuple(node.attribute("dilations") or [1] * rank)
+    check_axes(rank, kernel=kernel, strides=strides, dilations=dilations)
     auto_pad = node.attribute("auto_pad", "NOTSET")
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         begin, end = [], []
@@ -98,6 +114,7 @@ def window_of(node: NodeGradient, inputs: Sequence[int], kernel: Sequence[int]) 
     else:
         pads = [0] * (2 * rank) if auto_pad == "VALID" else list(node.attribute("pads") or [0] * (2 * rank))
         begin, end = pads[:rank], pads[rank:]
+        check_axes(rank, begin=begin, end=end)
     if min(*begin, *end) < 0:
         raise NotDifferentiable(f"paddings must not be negative, got {[*begin, *end]}; write a Slice in front instead")
     return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end))

@@ -15,8 +15,8 @@ Rounding every step makes 1.2 to 2.5 times the error of rounding once, as sums o
 range with an effect, divides by what may be zero, or amplifies: a lost digit of the gate is a lost digit of the result
 at most as large as the input's. So what is unsafe about a single node does not count where the whole is safe.
 
-A form is an expression of `graph.match`. Forms are tried at their last node only, each no deeper than it is written,
-so the cost is linear in nodes.
+A form is an expression of `graph.match`; its constants have names, whose numbers `passes/fusion/norms_and_gelus.py`
+knows. Forms are tried at their last node only, each no deeper than it is written, so the cost is linear in nodes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,22 @@ import onnx_ir as ir
 from amp_transpiler.graph.match import Call, kind_of_constant, match_at, parse_form
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["NORMALISATION", "PATTERNS", "Match", "Pattern", "matches"]
+__all__ = [
+    "LAYER_NORM",
+    "NORMALISATION",
+    "PATTERNS",
+    "RMS_NORM",
+    "RMS_NORM_BY_RECIPROCAL",
+    "Match",
+    "Pattern",
+    "matches",
+]
 
-_CUBE = "Pow(x, c)"
+_CUBE = "Pow(x, three:c)"
 _CUBE_BY_PRODUCT = "Mul(Mul(x, x), x)"
-_TANH = "Add(Tanh(Mul(Add(x, Mul({cube}, c)), c)), c)"
-_TANH_FACTORED = "Add(Tanh(Mul(Mul(x, c), Add(Mul(Mul(x, c), x), c))), c)"
-_ERF = "Add(Erf({scaled}), c)"
+_TANH = "Add(Tanh(Mul(Add(x, Mul({cube}, cubic:c)), linear:c)), one:c)"
+_TANH_FACTORED = "Add(Tanh(Mul(Mul(x, linear:c), Add(Mul(Mul(x, cubic:c), x), unit:c))), one:c)"
+_ERF = "Add(Erf({scaled}), one:c)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +65,9 @@ class Pattern:
 
 def _halved(*factors: str) -> tuple[str, ...]:
     """Return the orders in which `x`, one half and another factor are multiplied."""
-    return tuple(form for factor in factors for form in (f"Mul(Mul(x, c), {factor})", f"Mul(Mul(x, {factor}), c)"))
+    return tuple(
+        form for factor in factors for form in (f"Mul(Mul(x, half:c), {factor})", f"Mul(Mul(x, {factor}), half:c)")
+    )
 
 
 PATTERNS: tuple[Pattern, ...] = (
@@ -66,9 +77,34 @@ PATTERNS: tuple[Pattern, ...] = (
         _halved(_TANH.format(cube=_CUBE), _TANH.format(cube=_CUBE_BY_PRODUCT), _TANH_FACTORED),
         is_safe=True,
     ),
-    Pattern("a GELU", _halved(_ERF.format(scaled="Div(x, c)"), _ERF.format(scaled="Mul(x, c)")), is_safe=True),
+    Pattern(
+        "a GELU", _halved(_ERF.format(scaled="Div(x, root:c)"), _ERF.format(scaled="Mul(x, inverse:c)")), is_safe=True
+    ),
     Pattern("a SiLU", ("Mul(x, Sigmoid(x))", "Mul(x, Sigmoid(Mul(x, c)))"), is_safe=True),
 )
+
+_CENTRED = "Sub(x, ReduceMean(x))"
+_SQUARES = ("Pow({0}, two:c)", "Mul({0}, {0})")
+LAYER_NORM = tuple(
+    f"Add(Mul({form.format(f'Div({centred}, Sqrt(Add(ReduceMean({square.format(centred)}), epsilon:c)))')}, scale:w),"
+    " shift:w)"
+    for square in _SQUARES
+    for centred in (_CENTRED, f"Cast({_CENTRED})")
+    for form in ("{0}", "Cast({0})")
+)
+"""Forms of LayerNormalization."""
+_ROOTS = tuple(f"Sqrt(Add(ReduceMean({square.format('x')}), epsilon:c))" for square in _SQUARES)
+RMS_NORM = tuple(
+    f"Mul({form.format(quotient.format(root))}, scale:w)"
+    for root in _ROOTS
+    for quotient in ("Div(x, {0})", "Mul(x, Div(one:c, {0}))")
+    for form in ("{0}", "Cast({0})")
+)
+"""Forms of root mean square normalisation that ONNX Runtime fuses."""
+RMS_NORM_BY_RECIPROCAL = tuple(
+    f"Mul({form.format(f'Mul(x, Reciprocal({root}))')}, scale:w)" for root in _ROOTS for form in ("{0}", "Cast({0})")
+)
+"""Forms that it fuses once this package has written them as a division (`passes/spell_norms.py`)."""
 
 NORMALISATION = Pattern("a normalisation", (), is_safe=False)
 """Squares that are summed and what works on the sum, which `numerics.normalisations` finds in any form."""
@@ -95,18 +131,35 @@ def matches(nodes: Iterable[ir.Node]) -> Iterator[Match]:
     """
     taken: set[ir.Node] = set()
     for node in nodes:
-        if not is_standard(node) or node.op_type not in _ENDS:
+        ends = _ENDS.get(node.op_type)
+        if ends is None or not is_standard(node):
             continue
-        for pattern, term in _ENDS[node.op_type]:
-            members = match_at(term, node, kind_of_constant)
+        before = {maker.op_type for maker in node.predecessors()}
+        for end in ends:
+            members = match_at(end.form, node, kind_of_constant) if end.reads <= before else None
             if members is not None and not members & taken:
                 taken |= members
-                yield Match(pattern, members)
+                yield Match(end.pattern, members)
                 break
 
 
-_ENDS: dict[str, list[tuple[Pattern, Call]]] = {}
+@dataclasses.dataclass(frozen=True, slots=True)
+class _End:
+    """The last node of a form.
+
+    Attributes:
+        pattern: the row.
+        form: the form as an expression.
+        reads: operators whose results the node reads. Where it reads other results, the form need not be tried.
+    """
+
+    pattern: Pattern
+    form: Call
+    reads: frozenset[str]
+
+
+_ENDS: dict[str, list[_End]] = {}
 for _pattern in PATTERNS:
-    for _form in _pattern.forms:
-        _term = parse_form(_form)
-        _ENDS.setdefault(_term.op_type, []).append((_pattern, _term))
+    for _form in map(parse_form, _pattern.forms):
+        _reads = frozenset(term.op_type for term in _form.arguments if isinstance(term, Call))
+        _ENDS.setdefault(_form.op_type, []).append(_End(_pattern, _form, _reads))

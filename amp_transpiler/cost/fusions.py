@@ -13,7 +13,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from amp_transpiler.cost.fused_patterns import PATTERNS
+from amp_transpiler.cost.fused_patterns import LAYER_NORM, PATTERNS, RMS_NORM, RMS_NORM_BY_RECIPROCAL
 from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.match import Call, match_at, only_read_within, parse_form
@@ -61,29 +61,11 @@ NO_PLAN = Plan(frozenset(), ())
 
 
 # ---- operators that are written as several nodes ----
-_CENTRED = "Sub(x, ReduceMean(x))"
-_SQUARES = ("Pow({0}, c)", "Mul({0}, {0})")
-_LAYER_NORM = tuple(
-    f"Add(Mul({form.format(f'Div({centred}, Sqrt(Add(ReduceMean({square.format(centred)}), c)))')}, w), w)"
-    for square in _SQUARES
-    for centred in (_CENTRED, f"Cast({_CENTRED})")
-    for form in ("{0}", "Cast({0})")
-)
-_ROOTS = tuple(f"Sqrt(Add(ReduceMean({square.format('x')}), c))" for square in _SQUARES)
-_RMS_NORM = tuple(
-    f"Mul({form.format(quotient.format(root))}, w)"
-    for root in _ROOTS
-    for quotient in ("Div(x, {0})", "Mul(x, Div(c, {0}))")
-    for form in ("{0}", "Cast({0})")
-)
-_SPELT = tuple(  # once this package has written them as a division
-    f"Mul({form.format(f'Mul(x, Reciprocal({root}))')}, w)" for root in _ROOTS for form in ("{0}", "Cast({0})")
-)
 _GELUS = {"a tanh GELU": "FastGelu", "a GELU": "Gelu", "a SiLU": "QuickGelu"}
 _FORMS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
-    ("LayerNormalization", _LAYER_NORM, False),
-    ("SimplifiedLayerNormalization", _RMS_NORM, False),
-    ("SimplifiedLayerNormalization", _SPELT, True),
+    ("LayerNormalization", LAYER_NORM, False),
+    ("SimplifiedLayerNormalization", RMS_NORM, False),
+    ("SimplifiedLayerNormalization", RMS_NORM_BY_RECIPROCAL, True),
     *((_GELUS[pattern.name], pattern.forms, False) for pattern in PATTERNS if pattern.name in _GELUS),
 )
 

@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx
 
 from amp_transpiler.files.external_data import files_in_use
-from amp_transpiler.files.mentions import is_protobuf_model, mentioned, naming_models
 from amp_transpiler.graph.proto import proto_graphs
 
 __all__ = [
@@ -125,7 +124,11 @@ def model_of_weights(place: pathlib.Path) -> pathlib.Path | None:
         place: the file, links resolved; it need not exist.
     """
     try:
-        if not place.is_file() or is_protobuf_model(place):  # a model is nobody's weights
+        if not place.is_file():
+            return None
+        from amp_transpiler.files.mentions import is_protobuf_model, naming_models  # only where a file is replaced
+
+        if is_protobuf_model(place):  # a model is nobody's weights
             return None
     except OSError:
         return None
@@ -157,7 +160,11 @@ def remove_unused(
         }
     except OSError:
         return
-    named = mentioned(folder, unused) if unused else {}
+    if not unused:
+        return
+    from amp_transpiler.files.mentions import mentioned  # only where a model with files of weights is replaced
+
+    named = mentioned(folder, unused)
     for name in sorted(unused):
         if name in named:
             logger.info("%s stays, though its model was replaced: %s", folder / name, named[name])

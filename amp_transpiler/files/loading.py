@@ -17,12 +17,10 @@ from amp_transpiler.files.external_data import check_external_data, check_extern
 from amp_transpiler.files.git_lfs import REMEDY, is_lfs_pointer
 from amp_transpiler.files.source_check import checked_proto, mend_text, settle_declared_types, type_inputs, value_fault
 from amp_transpiler.graph.dtypes import parse_dtype
-from amp_transpiler.graph.functions import check_expansion
 from amp_transpiler.graph.proto import from_proto
 from amp_transpiler.graph.regions import enter_regions
 from amp_transpiler.graph.walk import bodies, scopes
 from amp_transpiler.program.program import Program
-from amp_transpiler.program.training_info import training_graphs
 
 __all__ = ["ExportedProgram", "Source", "load"]
 
@@ -117,6 +115,8 @@ def _training_info(
     """Return copies of the algorithms that a model carries, which were looked at as its graph is, their data read."""
     if not proto.training_info:
         return ()
+    from amp_transpiler.program.training_info import training_graphs  # few models have it
+
     for whole in training_graphs(proto, name):
         checked_proto(whole, name, owned=True)
     copies = []
@@ -146,7 +146,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, *, owned: bool) -> ir.Model:
     proto, in_order = checked_proto(proto, name, owned=owned)
     model = _deserialize(proto, name, owned=owned)
     settle_declared_types(model)
-    check_expansion(model, name)
+    _check_functions(model, name)
     if not in_order:
         _sort(model, name)
     return model
@@ -156,11 +156,18 @@ def _checked(model: ir.Model, name: str) -> ir.Model:
     """Look at a model that `onnx_ir` has read already; its values may be undefined, its functions endless."""
     _check_defined(model, name)
     settle_declared_types(model)
-    check_expansion(model, name)
+    _check_functions(model, name)
     check_external_files(model, name)
     if not _is_sorted(model.graph, set()):
         _sort(model, name)
     return model
+
+
+def _check_functions(model: ir.Model, name: str) -> None:
+    if model.functions:  # few models have any
+        from amp_transpiler.graph.functions import check_expansion
+
+        check_expansion(model, name)
 
 
 def _deserialize(proto: onnx.ModelProto, name: str, *, owned: bool) -> ir.Model:

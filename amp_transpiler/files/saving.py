@@ -28,9 +28,8 @@ from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.tensors import stored_tensors
-from amp_transpiler.program.assemble import written_model
+from amp_transpiler.program.assemble import with_algorithms, written_model
 from amp_transpiler.program.program import Program
-from amp_transpiler.program.training_info import attach
 
 __all__ = ["DefaultPlace", "Staged", "check_data_place", "check_destination", "save", "stage"]
 
@@ -256,10 +255,10 @@ def _write(
             for value in values:
                 if isinstance(value.const_value, ir.ExternalTensor):  # else it would go on naming the source's file
                     value.const_value = in_memory(value.const_value)
-            onnx.save_model(attach(add_shapes(to_proto(model)), program), path)
+            onnx.save_model(with_algorithms(add_shapes(to_proto(model)), program), path)
         return None
     with _weights_outside(model, path, durable, progress) as data:
-        onnx.save_model(attach(add_shapes(to_proto(model)), program), path)
+        onnx.save_model(with_algorithms(add_shapes(to_proto(model)), program), path)
     return data
 
 

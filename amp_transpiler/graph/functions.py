@@ -32,8 +32,6 @@ class CallGraph:
 
 def check_expansion(model: ir.Model, name: str) -> None:
     """Raise ModelError if functions call themselves, or the model with all of them inlined is too large."""
-    if not model.functions:
-        return
     graph = call_graph(model, name)
     size = graph.nodes if graph.nodes > _MOST_NODES else graph.calls  # functions without nodes are called all the same
     if size > _MOST_NODES:

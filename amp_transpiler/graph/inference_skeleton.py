@@ -7,7 +7,6 @@ from itertools import starmap
 
 import onnx
 
-from amp_transpiler.graph.stand_ins import stand_ins
 from amp_transpiler.ops.schema import signature
 
 __all__ = ["CONTROL_FLOW", "skeleton"]
@@ -52,6 +51,8 @@ class _Writer:
         if all(starmap(self._is_plain, {(node.domain, node.op_type) for node in source.node})):
             target.node.extend(source.node)
             return
+        from amp_transpiler.graph.stand_ins import stand_ins  # few models have operators that ONNX lacks, or bodies
+
         for node in source.node:
             if not self._is_known(node.domain, node.op_type):
                 target.node.extend(stand_ins(node, self._weights, self._placeholder))

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+from typing import TYPE_CHECKING
+
 import onnx_ir as ir
 
-from amp_transpiler.graph.match import Binding, bindings, parse_form
 from amp_transpiler.ops.names import is_standard
+
+if TYPE_CHECKING:
+    from amp_transpiler.graph.match import Binding, Call
 
 __all__ = ["is_silu_gate", "silu_at"]
 
-_FORMS = tuple(map(parse_form, ("Mul(value, Sigmoid(value))", "Mul(value, Sigmoid(Mul(value, alpha:c)))")))
+_FORMS = ("Mul(value, Sigmoid(value))", "Mul(value, Sigmoid(Mul(value, alpha:c)))")
+
+
+@functools.cache
+def _forms() -> tuple[Call, ...]:
+    from amp_transpiler.graph.match import parse_form  # here: a program without gates needs no forms
+
+    return tuple(map(parse_form, _FORMS))
 
 
 def silu_at(product: ir.Node) -> Binding | None:
     """Return the `value` of the form that ends in a product, and the `alpha` that it is scaled with, if it is."""
-    return next((silu for form in _FORMS for silu in bindings(form, product)), None)
+    from amp_transpiler.graph.match import bindings
+
+    return next((silu for form in _forms() for silu in bindings(form, product)), None)
 
 
 def is_silu_gate(node: ir.Node) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.constness import constant_array, constant_of
 from amp_transpiler.graph.evaluate import MOVES, evaluate
 from amp_transpiler.ops.names import is_standard
 
@@ -26,6 +26,7 @@ Dim = int | str
 Dims = tuple[Dim, ...]
 Shapes = Sequence[Dims | None]
 
+_CONTRIB = "com.microsoft"
 _SMALL = 64  # elements of a constant that takes part in a computation of sizes
 _MOST = 1 << 62  # ends of slices at or above stand for "to the end"
 # What a rule raises where the shapes of a node contradict each other, as a transposition of three axes that names four.
@@ -57,11 +58,18 @@ class Sizes:
             self._shapes[value] = self._declared(value)
         return self._shapes[value]
 
+    def copy(self, new: ir.Value, old: ir.Value) -> None:
+        """Let a value that a pass has made have the sizes of another."""
+        self._shapes[new] = self.shape(old)
+
     def content(self, value: ir.Value | None) -> Dims | None:
         """Return the elements of a value that holds sizes; None if it does not, or they are not known."""
         if value is None:
             return None
         if value not in self._contents:
+            tensor = constant_of(value)
+            if tensor is not None and tensor.size > _SMALL:
+                return None  # weights are not read
             array = constant_array(value)
             if array is None or array.dtype.kind not in "iu" or array.size > _SMALL or array.ndim > 1:
                 return None
@@ -81,12 +89,17 @@ class Sizes:
 
     def _work_out(self, node: ir.Node) -> None:
         shapes: Shapes = []
+        rules = None
         if is_standard(node):
+            rules = _SHAPES
+        elif node.domain == _CONTRIB:
+            rules = _SHAPES_OF_CONTRIB
+        if rules is not None:
             try:
-                content = _content(self, node)
+                content = _content(self, node) if rules is _SHAPES else None
                 if content is not None:
                     self._contents[node.outputs[0]] = content
-                if (rule := _SHAPES.get(node.op_type)) is not None:
+                if (rule := rules.get(node.op_type)) is not None:
                     shapes = rule(self, node)
             except _CONTRADICTIONS as contradiction:
                 _log.debug("sizes of %s '%s' are unknown: %s", node.op_type, node.name, contradiction)
@@ -253,6 +266,23 @@ def _gemm(sizes: Sizes, node: ir.Node) -> Shapes:
 def _attention(sizes: Sizes, node: ir.Node) -> Shapes:
     query, value = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2])
     return [None if query is None or value is None or len(query) != 4 else (*query[:3], value[-1])]
+
+
+def _packed_attention(sizes: Sizes, node: ir.Node) -> Shapes:
+    source, bias = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2])
+    width: Dim | None = next(reversed(node.attributes.get_ints("qkv_hidden_sizes", ())), None)
+    if width is None and bias is not None and isinstance(bias[0], int):
+        width = bias[0] // 3
+    return [None if source is None or width is None or len(source) != 3 else (*source[:2], width)]
+
+
+def _cross_attention(sizes: Sizes, node: ir.Node) -> Shapes:
+    query, value = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2] if len(node.inputs) > 2 else None)
+    return [None if query is None or value is None or len(query) != 3 else (*query[:2], value[-1])]
+
+
+def _norm_of_sum(sizes: Sizes, node: ir.Node) -> Shapes:
+    return [sizes.shape(node.inputs[0]), None, None, sizes.shape(node.inputs[0])]
 
 
 def _conv(sizes: Sizes, node: ir.Node) -> Shapes:
@@ -455,6 +485,7 @@ _SHAPES: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
     **dict.fromkeys(
         ("InstanceNormalization", "Abs", "Log", "Floor", "LeakyRelu", "HardSwish", "RMSNormalization"), _same
     ),
+    "SimplifiedLayerNormalization": _same,
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Attention": _attention,
@@ -477,3 +508,11 @@ _SHAPES: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
     "ConstantOfShape": _filled,
     "Constant": _constant,
 }
+
+_SHAPES_OF_CONTRIB: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
+    "Attention": _packed_attention,
+    "MultiHeadAttention": _cross_attention,
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), _same),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _norm_of_sum),
+}
+"""Operators of ONNX Runtime that fusions write (`passes/fusion`)."""

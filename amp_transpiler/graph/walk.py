@@ -20,6 +20,7 @@ __all__ = [
     "bodies",
     "control_ports",
     "has_bodies",
+    "in_order",
     "is_used",
     "reads_of",
     "scopes",
@@ -93,6 +94,15 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
             yield node
             if has_bodies(node):
                 pending.extend(body for _, body in bodies(node))
+
+
+def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the nodes of a graph and of its bodies in the order of execution; a body before its owner."""
+    for node in graph:
+        if has_bodies(node):
+            for _, body in bodies(node):
+                yield from in_order(body)
+        yield node
 
 
 def reads_of(node: ir.Node) -> list[ir.Value]:

@@ -12,10 +12,12 @@ import os
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from amp_transpiler.ops.fusions import NO_FUSION, checked_fusions
 from amp_transpiler.options.option import Option, declarations, option
 from amp_transpiler.options.reading import (
     dimension,
     dtype_name,
+    fusions,
     headroom,
     io_types,
     mismatch,
@@ -386,6 +388,22 @@ class ConversionOptions:
         "fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of node "
         "names then see the fused model's. Not for target `tensorrt`.",
         held_as=("flag",),
+    )
+    fuse: str = option(
+        NO_FUSION,
+        group="decide",
+        flags=("--fuse",),
+        metavar="contrib|standard|none",
+        read=fusions,
+        text="Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own "
+        "operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases "
+        "before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; not for "
+        "targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
+        "Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`, "
+        "`com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`. "
+        "One that the target lacks, or computes wrongly, is left out. Default: `none`.",
+        check=checked_fusions,
+        held_as=("word",),
     )
     recipe: str | os.PathLike[str] | Recipe | None = option(
         None,

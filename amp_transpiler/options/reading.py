@@ -6,12 +6,14 @@ import argparse
 from typing import Literal
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.ops.fusions import checked_fusions
 from amp_transpiler.precision.limits import checked_headroom, parse_mismatch, parse_tolerance
 from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = [
     "dimension",
     "dtype_name",
+    "fusions",
     "headroom",
     "io_types",
     "mismatch",
@@ -36,6 +38,14 @@ def dtype_name(text: str) -> str:
     if name not in names.values():
         raise argparse.ArgumentTypeError(f"unknown dtype {text!r}: expected float16, bfloat16 or float32")
     return name
+
+
+def fusions(text: str) -> str:
+    """Return a choice of fusions."""
+    try:
+        return checked_fusions(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def mixed_operators(text: str) -> str:

@@ -12,6 +12,7 @@ import os
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler import passes
 from amp_transpiler.files.loading import load
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES, low_format
@@ -21,10 +22,8 @@ from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import Use, all_nodes, scopes
 from amp_transpiler.ops.kinds import EXACT
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
-from amp_transpiler.passes.manager import Pass, PassManager, PassResult
-from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.passes.manager import Pass, PassFor, PassManager, PassResult
 from amp_transpiler.passes.widening import is_low, wide_tensor, widen_attribute
 from amp_transpiler.program.program import Program
 
@@ -65,7 +64,9 @@ def emulate_in_place(program: Program) -> Program:
     Args:
         program: the low program; it is changed.
     """
-    PassManager([InlineFunctions(), UnifyConstants()], typed=False)(program.model)
+    if program.model.functions:
+        passes.InlineFunctions()(program.model)
+    PassManager([PassFor({"Constant"}, lambda: passes.UnifyConstants())], typed=False)(program.model)
     propagate_types(program.model)
     EmulateLow()(program.model)
     verify(program.model, EmulateLow.__name__)  # it is run next

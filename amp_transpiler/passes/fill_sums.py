@@ -49,8 +49,6 @@ class FillSums(Pass[PassResult]):
     PyTorch's exporter writes that for `torch.full`. It is one kernel less.
     """
 
-    operators = frozenset({"ConstantOfShape"})  # rarer than the sums
-
     def call(self, model: ir.Model) -> PassResult:
         if count := rewrite(model, _ROWS):
             logger.info("%d sums of a filled tensor and a number are part of the fill", count)

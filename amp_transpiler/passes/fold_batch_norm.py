@@ -39,8 +39,6 @@ class FoldBatchNorm(Pass[PassResult]):
         wanted: which BatchNormalization nodes to fold, of those that can be.
     """
 
-    operators = frozenset({"BatchNormalization"})
-
     def __init__(self, wanted: Callable[[ir.Node], bool] = lambda _: True) -> None:
         self._wanted = wanted
 

@@ -44,8 +44,6 @@ class FoldKnownSizes(Pass[PassResult]):
     Integers stay as they are, since ONNX Runtime computes them where it needs them.
     """
 
-    operators = frozenset({"Shape"})
-
     def call(self, model: ir.Model) -> PassResult:
         if not _has_floats_of_sizes(model.graph):
             return PassResult(model, modified=False)

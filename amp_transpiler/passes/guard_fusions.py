@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.match import Binding
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.rewrite import Rewrite, last_operators, rewrite
+from amp_transpiler.passes.rewrite import Rewrite, rewrite
 
 __all__ = ["GuardFusions"]
 
@@ -63,8 +63,6 @@ class GuardFusions(Pass[PassResult]):
             whose ends are bfloat16, and of that and the Add before it a SkipLayerNormalization, which it does not have
             in bfloat16: the session is refused.
     """
-
-    operators = last_operators((_EVERY,))
 
     def __init__(self, *, every: bool = False) -> None:
         self._row = _EVERY if every else _MIXED_ONES

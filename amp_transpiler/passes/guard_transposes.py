@@ -36,8 +36,6 @@ class GuardTransposes(Pass[PassResult]):
     weights get the other operand's rank. Neither changes a number, nor costs the CUDA provider a launch.
     """
 
-    operators = frozenset({"Transpose"})
-
     def call(self, model: ir.Model) -> PassResult:
         products = [node for node in all_nodes(model) if node.op_type == "MatMul" and is_standard(node)]
         names = functools.cache(lambda: NameAllocator(model))  # collecting the names takes longer than all the rest

@@ -24,8 +24,6 @@ class GuardVectors(Pass[PassResult]):
     Reshapes, which cost no launch, keep the numbers right.
     """
 
-    operators = frozenset({"Transpose"})
-
     def call(self, model: ir.Model) -> PassResult:
         products = [node for node in vector_products(model) if _rank(node.inputs[0]) >= 2]
         names = NameAllocator(model) if products else None

@@ -10,8 +10,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import logging
-from collections.abc import Iterable
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterable, Set as AbstractSet
+from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 
@@ -21,7 +21,7 @@ from amp_transpiler.graph.verifier import verify
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.schema import type_string
 
-__all__ = ["Pass", "PassManager", "PassResult", "run_pass"]
+__all__ = ["Pass", "PassFor", "PassManager", "PassResult", "run_pass"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,7 @@ class Pass(ir.passes.InPlacePass, Generic[Result]):
 
     A pass decides nothing: decisions are its arguments. `requires` checks what it relies on, `ensures` what it
     promises. Errors reach the caller as they are.
-
-    Attributes:
-        operators: the pass edits only around nodes of these operators; `PassManager` leaves it out for a model without
-            any of them. None if the pass must always run.
     """
-
-    operators: ClassVar[frozenset[str] | None] = None
 
     def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> Result:
         """Edit the model under the contract; it is neither typed nor verified afterwards (see `run_pass`)."""
@@ -73,6 +67,20 @@ class Pass(ir.passes.InPlacePass, Generic[Result]):
     def name(self) -> str:
         """The name of the pass in errors and logs."""
         return type(self).__name__
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PassFor:
+    """A pass that edits only around nodes of some operators: `PassManager` leaves it out for a model without any.
+
+    Attributes:
+        operators: their names, of any domain.
+        make: returns the pass. Where it takes the class from a package, as `passes.FillSums`, the pass's module is
+            imported only then.
+    """
+
+    operators: AbstractSet[str]
+    make: Callable[[], Pass[Any]]
 
 
 def run_pass(pass_: Pass[Result], model: ir.Model) -> Result:
@@ -102,7 +110,7 @@ def _retype(model: ir.Model, after: str) -> list[ir.Node] | None:
 
 
 class PassManager:
-    """A list of passes to run in order; those whose operators the model lacks are left out.
+    """A list of passes to run in order, a `PassFor` only on a model with one of its operators.
 
     Args:
         passes: the passes.
@@ -110,7 +118,7 @@ class PassManager:
             be wrong, and that is no fault of a pass.
     """
 
-    def __init__(self, passes: Iterable[Pass[Any]], *, typed: bool = True) -> None:
+    def __init__(self, passes: Iterable[Pass[Any] | PassFor], *, typed: bool = True) -> None:
         self.passes = tuple(passes)
         self._typed = typed
 
@@ -125,11 +133,12 @@ class PassManager:
         """
         total = PassResult(model, modified=False)
         present: set[str] | None = None  # one walk for all passes up to the next edit
-        for pass_ in self.passes:
-            if pass_.operators is not None:
+        for entry in self.passes:
+            if isinstance(entry, PassFor):
                 present = {node.op_type for node in all_nodes(model)} if present is None else present
-                if present.isdisjoint(pass_.operators):
+                if present.isdisjoint(entry.operators):
                     continue
+            pass_ = entry.make() if isinstance(entry, PassFor) else entry
             result = run_pass(pass_, model) if self._typed else pass_(model)
             present = None if result.modified else present
             total.modified |= result.modified

@@ -71,11 +71,15 @@ class NodeBuilder:
         return value
 
     def become(
-        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, object] | None = None
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, object] | None = None,
+        domain: str = "",
     ) -> None:
         """Turn the anchor into another operator with one output, the anchor's first."""
         self.anchor.resize_outputs(1)
-        self.anchor.domain = ""
+        self.anchor.domain = domain
         self.anchor.op_type = op_type
         self.anchor.attributes.clear()
         for attribute in _attributes(attributes):

@@ -16,13 +16,12 @@ from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
-from amp_transpiler.precision.device_faults import QUICK_GELU
+from amp_transpiler.precision.device_faults import QUICK_GELU, SKIP_NORMS
 
-__all__ = ["SKIP_NORMS", "PartFusions"]
+__all__ = ["PartFusions"]
 
 logger = logging.getLogger(__name__)
 
-SKIP_NORMS = frozenset({"com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization"})
 _NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 _WRITTEN_OUT = ("ReduceMean", "Sub", "Pow", "Mul", "Div")  # what reads the input of a normalisation
 _BEGINS = ("ReduceMean", "Pow")

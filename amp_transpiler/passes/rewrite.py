@@ -19,7 +19,7 @@ from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["Rewrite", "last_operators", "rewrite"]
+__all__ = ["Rewrite", "rewrite"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,17 +37,14 @@ class Rewrite:
             expression is only a name, results that the graph hands out stay.
         applies: whether a match is replaced; None for always. It is asked for each way of matching, and edits nothing.
         attributes: those of the replacement's last node; None for none.
+        domain: that of the replacement's last node.
     """
 
     pattern: str
     replacement: str | Callable[[Binding], ir.Value]
     applies: Callable[[Binding], bool] | None = None
     attributes: Callable[[Binding], Mapping[str, object]] | None = None
-
-
-def last_operators(rows: Iterable[Rewrite]) -> frozenset[str]:
-    """Return the operators in which patterns end: a pass needs no other node to begin at."""
-    return frozenset(parse_form(row.pattern).op_type for row in rows)
+    domain: str = ""
 
 
 def rewrite(model: ir.Model, rows: Iterable[Rewrite], nodes: Iterable[ir.Node] | None = None) -> int:
@@ -109,7 +106,8 @@ def _replace(row: Rewrite, binding: Binding, names: Callable[[], NameAllocator])
     if call is not None:
         builder = NodeBuilder(last, names())
         inputs = [_write(argument, binding, builder) for argument in call.arguments]
-        builder.become(call.op_type, inputs, None if row.attributes is None else row.attributes(binding))
+        attributes = None if row.attributes is None else row.attributes(binding)
+        builder.become(call.op_type, inputs, attributes, row.domain)
         unread.remove(last)
     else:
         written = row.replacement

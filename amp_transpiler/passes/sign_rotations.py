@@ -34,8 +34,6 @@ class SignRotations(Pass[PassResult]):
     of the constant. It saves one kernel, and one more for every query and key of every layer.
     """
 
-    operators = frozenset({"Sin"})
-
     def call(self, model: ir.Model) -> PassResult:
         rotations = [rotation for node in model.graph if (rotation := _angles(node)) is not None]
         sizes = Sizes(model.graph) if rotations else None

@@ -41,8 +41,6 @@ class SkipExpandChecks(Pass[PassResult]):
     fuse what depends on it (a mask and the Softmax behind it), and it computes on the CPU for every inference.
     """
 
-    operators = frozenset({"Where"})
-
     def call(self, model: ir.Model) -> PassResult:
         sizes: dict[ir.Value, bool] = {}
         row = Rewrite(_CHECK, _unflattened, applies=lambda check: _can_be_dropped(check, sizes))

@@ -23,8 +23,6 @@ class SkipIdentities(Pass[PassResult]):
             them.
     """
 
-    operators = frozenset({"Identity", "Cast"})
-
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep
 

@@ -20,8 +20,6 @@ _MISREAD = {
 class SpellDefaults(Pass[PassResult]):
     """Writes attributes out that inference misreads when they are left out; counts them."""
 
-    operators = frozenset(_MISREAD)
-
     def call(self, model: ir.Model) -> PassResult:
         count = 0
         for node in all_nodes(model):

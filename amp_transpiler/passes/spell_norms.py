@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.match import Binding
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.passes.rewrite import Rewrite, last_operators, rewrite
+from amp_transpiler.passes.rewrite import Rewrite, rewrite
 
 __all__ = ["SpellNorms"]
 
@@ -41,8 +41,6 @@ class SpellNorms(Pass[PassResult]):
     `x * Reciprocal(Sqrt(ReduceMean(x ** 2) + epsilon))` is what torch's exporter writes. ONNX Runtime makes one
     operator of it, and of the casts around it, only if it reads `x * (1 / Sqrt(...))`, which gives the same numbers.
     """
-
-    operators = last_operators(_ROWS)
 
     def call(self, model: ir.Model) -> PassResult:
         if norms := rewrite(model, _ROWS):

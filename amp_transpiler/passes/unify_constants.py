@@ -21,8 +21,6 @@ class UnifyConstants(Pass[PassResult]):
     integers and strings keep their form: no rule here reads them.
     """
 
-    operators = frozenset({"Constant"})
-
     def call(self, model: ir.Model) -> PassResult:
         changed = 0
         for node in all_nodes(model):

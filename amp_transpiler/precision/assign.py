@@ -13,7 +13,16 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.walk import WIDENED, ControlPort, all_nodes, bodies, control_ports, has_bodies, scopes
+from amp_transpiler.graph.walk import (
+    WIDENED,
+    ControlPort,
+    all_nodes,
+    bodies,
+    control_ports,
+    has_bodies,
+    in_order,
+    scopes,
+)
 from amp_transpiler.ops.kinds import CAPPED, COMPUTE
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
@@ -26,15 +35,12 @@ from amp_transpiler.precision.constraints import (
     touches_float32,
 )
 from amp_transpiler.precision.device_faults import DeviceFaults
-from amp_transpiler.precision.evidence import TensorRange, range_fault
 from amp_transpiler.precision.folded import folded_nodes
 from amp_transpiler.precision.masks import NO_MASKS, find_masks
-from amp_transpiler.precision.numerics import from_integers, in_order, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.quantized import is_quantizing, quantizes_low
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.reasons import Reason
-from amp_transpiler.precision.row_sums import RowSum
 from amp_transpiler.precision.state import DecisionState
 from amp_transpiler.precision.thresholds import ThresholdFaults
 from amp_transpiler.precision.values import decide_values
@@ -43,6 +49,8 @@ if TYPE_CHECKING:
     from amp_transpiler.cost.fused_patterns import Match
     from amp_transpiler.precision.cheapest_assignment import OpenDecisions
     from amp_transpiler.precision.cut_network import Choices, Weights
+    from amp_transpiler.precision.evidence import TensorRange
+    from amp_transpiler.precision.row_sums import RowSum
 
 __all__ = ["OpenChoices", "assign", "open_choices"]
 
@@ -254,6 +262,7 @@ class _Assigner:
         from amp_transpiler.cost.fused_patterns import NORMALISATION, Match, matches
         from amp_transpiler.precision.known_shapes import KnownShapes
         from amp_transpiler.precision.near_zero import near_zero
+        from amp_transpiler.precision.numerics import from_integers, normalisations, unsafe_nodes
         from amp_transpiler.precision.range_growth import GROWS, degrees, growing, touches_growing
         from amp_transpiler.precision.size_chains import size_chains
 
@@ -291,6 +300,8 @@ class _Assigner:
         policy, ranges = self._policy, self._shown_ranges()
         if ranges is None:
             return False
+        from amp_transpiler.precision.numerics import shown_safe
+
         return shown_safe(node, ranges, policy.low, policy.headroom, counts=node in counting, degrees=powers)
 
     def _shown_ranges(self) -> Mapping[str, TensorRange] | None:
@@ -303,6 +314,8 @@ class _Assigner:
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
         """
+        from amp_transpiler.precision.numerics import from_integers
+
         reasons: dict[ir.Node, Reason] = {}
         high: set[ir.Value | None] = set()
         for node in from_integers(list(in_order(self._model.graph))):
@@ -458,10 +471,18 @@ class _Assigner:
         """Say why the numerics keep the node in float32 whatever list it is on; None if they do not."""
         if fault := self._constant_fault(node, form):
             return fault
-        if beyond := range_fault(node, form, self._seen, self._policy.low, self._policy.headroom):
+        if beyond := self._beyond_seen(node, form):
             return beyond
         unsafe = None if quantizes_low(node, self._state) else self._unsafe.get(node)
         return unsafe or self._faults.of(node) or self._faults.beyond_sum(node, self._seen, self._policy.headroom)
+
+    def _beyond_seen(self, node: ir.Node, form: LowForm) -> Reason | None:
+        """Say why the ranges that data showed forbid a node to be low; None if they do not."""
+        if not self._seen:
+            return None
+        from amp_transpiler.precision.evidence import range_fault  # here: many conversions see no data
+
+        return range_fault(node, form, self._seen, self._policy.low, self._policy.headroom)
 
     def _constant_fault(self, node: ir.Node, form: LowForm) -> Reason | None:
         """Say which constant the format cannot hold; None if none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
@@ -12,7 +12,9 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import ControlPort
 from amp_transpiler.precision.constraints import LowForm
 from amp_transpiler.precision.reasons import Reason
-from amp_transpiler.precision.row_sums import RowSum
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.row_sums import RowSum
 
 __all__ = ["Assignment", "ConstantStorage", "Decision"]
 

@@ -48,7 +48,7 @@ class OpenDecisions:
         for island in self.choices.islands(low):
             decision = Decision("high", _reason(island, self._objective), neutral=True)
             decisions.update(dict.fromkeys(island.nodes, decision))
-        return decisions, self.choices.decide(low).ports
+        return decisions, self.choices.low_ports(low)
 
 
 def open_decisions(
@@ -71,7 +71,7 @@ def open_decisions(
     forms = {
         node: decision.form
         for node, decision in decisions.items()
-        if decision.form is not None and not decision.forced and operator_class(node) not in binding
+        if decision.form is not None and not decision.forced and not (binding and operator_class(node) in binding)
     }
     opened = choices(
         model,

@@ -14,6 +14,7 @@ itself are kept apart from those that would be inserted:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import INTEGER_DTYPES, LOW_DTYPES, LowFormat
-from amp_transpiler.graph.walk import ControlPort, Use, control_ports, has_bodies, scopes
+from amp_transpiler.graph.walk import ControlPort, control_ports, has_bodies, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.assignment import Decision
 from amp_transpiler.precision.constraints import LowForm, is_float32
@@ -35,6 +36,7 @@ __all__ = ["Casting", "Choices", "Chosen", "Island", "Reads", "Weights", "choice
 _PRECISE = 40  # bits of the cost of the best of two plain choices; the rest is room for the sum of all costs
 
 
+_Reader: TypeAlias = "int | Literal['low', 'high'] | None"  # an item, a precision that is wanted, or any
 Reads: TypeAlias = Callable[[ir.Value, Sequence[ir.Node]], float]
 
 
@@ -184,11 +186,18 @@ class Choices:
         Args:
             low: item -> whether it is low.
         """
-        items = [item for item, is_low in zip(self._items, low, strict=True) if is_low]
+        items = itertools.compress(self._items, low)
         nodes = frozenset(node for item in items for node in item.nodes)
-        ports = tuple(item.port for item in items if item.port is not None)
         casts = (link.casting(low.__getitem__) for link in self._links)
-        return Chosen(nodes, ports, tuple(cast for cast in casts if cast is not None))
+        return Chosen(nodes, self.low_ports(low), tuple(cast for cast in casts if cast is not None))
+
+    def low_ports(self, low: Sequence[bool]) -> tuple[ControlPort, ...]:
+        """Return the ports whose values are low in an answer.
+
+        Args:
+            low: item -> whether it is low.
+        """
+        return tuple(item.port for item in itertools.compress(self._items, low) if item.port is not None)
 
     def islands(self, low: Sequence[bool]) -> list[Island]:
         """Return the connected groups of items that might be low and are not.
@@ -300,18 +309,21 @@ class _Reading:
 
     def links(self) -> Iterator[_Link]:
         """Yield the values that may need a cast."""
-        uses: dict[ir.Value, list[Use]] = {}
+        readers: dict[ir.Value, dict[_Reader, None]] = {}
         for scope in scopes(self._model):
-            for user in (*scope.graph, scope.graph):
-                for index, value in enumerate(user.inputs if isinstance(user, ir.Node) else user.outputs):
+            for node in scope.graph:
+                for index, value in enumerate(node.inputs):
                     if is_float32(value):
-                        uses.setdefault(self._origin(value), []).append(Use(user, index))
-        for value, readers in uses.items():
+                        readers.setdefault(self._origin(value), {})[self._reader(node, index)] = None
+            for index, value in enumerate(scope.graph.outputs):
+                if is_float32(value):
+                    reader = self._output_reader(scope.graph, index, value)
+                    readers.setdefault(self._origin(value), {})[reader] = None
+        for value, its_readers in readers.items():
             if constant_of(value) is None:
-                yield from self._links_of(value, readers)
+                yield from self._links_of(value, its_readers)
 
-    def _links_of(self, value: ir.Value, uses: list[Use]) -> Iterator[_Link]:
-        readers = {self._reader(use): None for use in uses}
+    def _links_of(self, value: ir.Value, readers: Collection[_Reader]) -> Iterator[_Link]:
         items = tuple(reader for reader in readers if isinstance(reader, int))
         read_low, read_high = "low" in readers, "high" in readers
         if not (items or read_low or read_high):
@@ -324,6 +336,8 @@ class _Reading:
 
     def _origin(self, value: ir.Value) -> ir.Value:
         """The value that the source's own casts from float32 hand on, or the first of equal casts of one graph."""
+        if _source_cast(value) is None:
+            return value
         value = origin_of(value)
         node = _source_cast(value)
         return value if node is None else self._first_cast.setdefault((node.inputs[0], node.graph), value)
@@ -352,24 +366,25 @@ class _Reading:
         outputs = decision.rounded if decision.form is None else decision.form.outputs
         return (value.index() in outputs,)
 
-    def _reader(self, use: Use) -> int | Literal["low", "high"] | None:
-        """The item that reads a value, or the precision that a reader wants; None if it takes any."""
-        if (port := self._port_read.get((use.user, use.index))) is not None:
+    def _reader(self, node: ir.Node, index: int) -> _Reader:
+        """The item that reads a value as an input, or the precision that a node wants; None if it takes any."""
+        if self._port_read and (port := self._port_read.get((node, index))) is not None:
             return port
-        if isinstance(use.user, ir.Graph):
-            return self._output_reader(use.user, use.value)
-        if use.user in self._item_of:
-            return self._item_of[use.user] if use.index in self._forms[use.user].inputs else "high"
-        decision = self._fixed.get(use.user)
+        if (item := self._item_of.get(node)) is not None:
+            return item if index in self._forms[node].inputs else "high"
+        decision = self._fixed.get(node)
         if decision is None or not decision.takes_any:
-            return "low" if decision is not None and decision.form and use.index in decision.form.inputs else "high"
-        is_cast = use.user.op_type == "Cast" and is_standard(use.user)
-        return "low" if is_cast and use.user.outputs[0].dtype == self._low.dtype else None
+            return "low" if decision is not None and decision.form and index in decision.form.inputs else "high"
+        is_cast = node.op_type == "Cast" and is_standard(node)
+        return "low" if is_cast and node.outputs[0].dtype == self._low.dtype else None
 
-    def _output_reader(self, graph: ir.Graph, value: ir.Value | None) -> Literal["low", "high"] | None:
+    def _output_reader(self, graph: ir.Graph, index: int, value: ir.Value) -> _Reader:
+        """The item that a value leaves a graph through, or the precision that is wanted there; None for any."""
+        if (port := self._port_read.get((graph, index))) is not None:
+            return port
         if graph is not self._model.graph:
             return "high"
-        if value is not None and value.name in self._low_io:
+        if value.name in self._low_io:
             return "low"
         return None if self._outputs_as_computed else "high"
 
@@ -447,11 +462,12 @@ def _weighed(
     unit = 2.0 ** (math.frexp(best)[1] - _PRECISE) if 0 < best < math.inf else 1.0
     most = 2 << _PRECISE
 
+    @functools.cache  # many nodes cost the same
     def whole(cost: float) -> int:
         return round(cost / unit) if cost / unit < most else most
 
     tensors = [
-        dataclasses.replace(link.tensor, to_low=whole(to_low), to_high=whole(to_high))
+        link.tensor.at_cost(whole(to_low), whole(to_high))
         for link, (to_low, to_high) in zip(links, casts, strict=True)
         if link.is_open
     ]

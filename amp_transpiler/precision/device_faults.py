@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -17,7 +18,6 @@ from amp_transpiler.graph.silu import is_silu_gate
 from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import signature
-from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.known_shapes import KnownShapes
 from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.row_sums import ROW_SUMS, RowSum, row_sum
@@ -37,10 +37,16 @@ from amp_transpiler.targets.kernel_conditions import (
 )
 from amp_transpiler.targets.operator import Imports, Operator, imports_of, operator_of
 
-__all__ = ["LARGEST_MEAN", "QUICK_GELU", "DeviceFaults", "faulty_operators"]
+if TYPE_CHECKING:
+    from amp_transpiler.precision.evidence import TensorRange
+
+__all__ = ["LARGEST_MEAN", "QUICK_GELU", "SKIP_NORMS", "DeviceFaults", "faulty_operators"]
 
 QUICK_GELU = "com.microsoft::QuickGelu"
 """The kernel into which ONNX Runtime fuses `x * Sigmoid(x)`."""
+
+SKIP_NORMS = frozenset({"com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization"})
+"""The kernels into which it fuses an Add and a normalisation of the sum."""
 
 LARGEST_MEAN = 16.0
 """The magnitude of a mean that no data showed: as much as activations have."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx_ir as ir
 
 from amp_transpiler.graph.shape_inference import infer_shapes
-from amp_transpiler.graph.sizes import Sizes as Symbols
 from amp_transpiler.graph.walk import all_nodes
 
 if TYPE_CHECKING:
     from amp_transpiler.cost.shapes import Sizes
+    from amp_transpiler.graph.sizes import Sizes as Symbols
 
 __all__ = ["KnownShapes", "OpenShape"]
 
@@ -88,6 +88,8 @@ class KnownShapes:
 
     @functools.cached_property
     def _main(self) -> Symbols:
+        from amp_transpiler.graph.sizes import Sizes as Symbols  # only rows that depend on shapes ask
+
         return Symbols(self._model.graph)
 
     @functools.cached_property

@@ -51,6 +51,10 @@ class Tensor:
     to_low: int = 0
     to_high: int = 0
 
+    def at_cost(self, to_low: int, to_high: int) -> Tensor:
+        """Return the same value with costs of its casts."""
+        return Tensor(self.producer, self.made_low, self.readers, self.read_low, self.read_high, to_low, to_high)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CutProblem:

@@ -15,22 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two
 from amp_transpiler.graph.dtypes import LOW_DTYPES, LowFormat
-from amp_transpiler.graph.walk import bodies, control_ports, has_bodies
+from amp_transpiler.graph.walk import control_ports, has_bodies, in_order
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
-from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.masks import NO_MASKS, Masks
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.reasons import Reason
 
-__all__ = ["UNSAFE", "from_integers", "in_order", "normalisations", "shown_safe", "unsafe_nodes"]
+if TYPE_CHECKING:
+    from amp_transpiler.precision.evidence import TensorRange
+
+__all__ = ["UNSAFE", "from_integers", "normalisations", "shown_safe", "unsafe_nodes"]
 
 _FORMATS = {"both": ("float16", "bfloat16"), "float16": ("float16",)}
 UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -77,14 +80,6 @@ def unsafe_nodes(
         for node, reason in rule:
             reasons.setdefault(node, reason)
     return reasons
-
-
-def in_order(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph and of its bodies in the order of execution; a body before its owner."""
-    for node in graph:
-        for _, body in bodies(node):
-            yield from in_order(body)
-        yield node
 
 
 Found = Iterator[tuple[ir.Node, Reason]]
@@ -169,6 +164,9 @@ def _beyond_range(nodes: list[ir.Node], low: LowFormat, ranges: RangeFaults, mas
     """Follow values that may exceed the range, from the constants that do to operators with bounded results."""
     if low.name != "float16":
         return
+    read = {value for node in nodes for value in node.inputs}
+    if not any(map(ranges.overflows, read)):  # the rule is true of few programs
+        return
     beyond: set[ir.Value] = set()
     known = -1
     while known != len(beyond):  # a body comes before its owner, and a Loop's state goes around
@@ -223,12 +221,14 @@ def from_integers(nodes: list[ir.Node]) -> Iterator[ir.Node]:
     """Yield the nodes that make floats from integers, or compute floats only from such floats and constants."""
     derived: set[ir.Value] = set()
     for node in nodes:
-        floats = [value for value in node.inputs if is_float32(value) and constant_of(value) is None]
-        if any(value not in derived for value in floats) or not is_standard(node) or has_bodies(node):
+        read = [value for value in node.inputs if is_float32(value)]
+        if any(value not in derived and constant_of(value) is None for value in read):
+            continue
+        if not is_standard(node) or has_bodies(node):
             continue
         if not any(map(is_float32, node.outputs)) or _applies_weights(node):
             continue
-        if not floats:
+        if derived.isdisjoint(read):
             if any(value is not None and value.dtype in LOW_DTYPES for value in node.inputs):
                 continue  # a cast of a 16-bit float
             if node.op_type not in ("Cast", "Range", "Where", "CumSum"):

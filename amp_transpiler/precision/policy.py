@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.precision.assignment import ConstantStorage
-from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.limits import HEADROOM, Limits
 from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.rules import Rules
 from amp_transpiler.precision.thresholds import Thresholds
 from amp_transpiler.precision.training.wishes import TrainingWishes
 from amp_transpiler.targets import Target
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.evidence import Evidence
 
 __all__ = ["Objective", "Policy", "Settled"]
 

@@ -36,6 +36,8 @@ _COUNTING_ROLES = frozenset({"length", "position"})  # of integer inputs
 _FOLLOWS = (
     frozenset({"Add", "Cast", "Exp", "Mean", "Mul", "Pow", "Sqrt", "Sub", "Sum"}) | _SUMS
 )  # as large as its terms
+_FOLLOWS_ONE = MOVEMENT - {"Concat"}  # as large as what is moved
+_FOLLOWS_ANY = EXACT | _FOLLOWS
 _LINEAR = frozenset({"Add", "Mean", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum", "Sub", "Sum"})
 
 
@@ -97,7 +99,7 @@ def growing(model: ir.Model, nodes: list[ir.Node], shapes: KnownShapes) -> set[i
     """
     growing_values = {value for value in model.graph.inputs if _counts(value)}
     for node in nodes:
-        if is_standard(node) and (_starts(node, shapes) or _follows(node, growing_values)):
+        if is_standard(node) and (_starts(node, shapes) or (growing_values and _follows(node, growing_values))):
             growing_values.update(node.outputs)
     return growing_values
 
@@ -138,8 +140,8 @@ def _follows(node: ir.Node, known: set[ir.Value]) -> bool:
     """Whether the results of a node are about as large as something that grows."""
     if node.op_type == "Div":
         return node.inputs[0] in known and node.inputs[1] not in known
-    if node.op_type in MOVEMENT - {"Concat"}:
+    if node.op_type in _FOLLOWS_ONE:
         return node.inputs[0] in known
-    if node.op_type in EXACT | _FOLLOWS or node.op_type.startswith("Reduce"):
+    if node.op_type in _FOLLOWS_ANY or node.op_type.startswith("Reduce"):
         return any(value in known for value in node.inputs)
     return False

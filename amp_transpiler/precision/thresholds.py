@@ -6,14 +6,16 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.precision.evidence import TensorRange
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.reasons import Reason
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.evidence import TensorRange
 
 __all__ = ["ThresholdFaults", "Thresholds", "checked_thresholds"]
 

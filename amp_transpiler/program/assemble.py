@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Container, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -16,9 +17,11 @@ from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.walk import is_used
-from amp_transpiler.program.packed_state import Stack
 
-__all__ = ["Assembled", "assemble", "with_values", "written_model"]
+if TYPE_CHECKING:
+    from amp_transpiler.program.packed_state import Stack
+
+__all__ = ["Assembled", "assemble", "with_algorithms", "with_values", "written_model"]
 
 
 class _Program(Protocol):
@@ -48,7 +51,10 @@ class _Complete(_Program, Protocol):
     def outputs(self) -> Sequence[str]: ...
 
     @property
-    def training_info(self) -> Sequence[object]: ...
+    def training_info(self) -> Sequence[onnx.TrainingInfoProto]: ...
+
+    @property
+    def merged(self) -> object | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,6 +133,13 @@ def written_model(program: _Complete) -> ir.Model:
     if not program.training_info:  # an algorithm reads the graph too
         _prune(chosen.model)
     return chosen.model
+
+
+def with_algorithms(proto: onnx.ModelProto, program: _Complete) -> onnx.ModelProto:
+    """Give a message that was made of a program's graph the program's training algorithms too. Return the message."""
+    if program.merged is None:  # else they are part of the graph
+        proto.training_info.extend(program.training_info)
+    return proto
 
 
 class _Outputs:

@@ -16,23 +16,22 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError, ModelError, innermost_text
 from amp_transpiler.garbage import collection_paused
-from amp_transpiler.graph.lines import line_of, mark_line
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import Role
 from amp_transpiler.graph.shape_inference import add_shapes
 from amp_transpiler.graph.training_step import TrainingStep
-from amp_transpiler.program.assemble import assemble, with_values, written_model
+from amp_transpiler.program.assemble import assemble, with_algorithms, with_values, written_model
 from amp_transpiler.program.hooks import static_program
 from amp_transpiler.program.static_program import StaticProgram
-from amp_transpiler.program.training_info import Merged, attach
 from amp_transpiler.program.variable_operators import VariableOperators
 from amp_transpiler.program.variable_properties import Persistable
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.builder import GraphBuilder
     from amp_transpiler.program.builder import ProgramBuilder
+    from amp_transpiler.program.training_info import Merged
     from amp_transpiler.view.outline import Outline
 
 __all__ = ["TRAINING_IR", "TRAINING_OPSET", "Persistable", "Program", "Variable", "install"]
@@ -284,6 +283,8 @@ class Program(StaticProgram):
         Raises:
             InputError: the name is taken.
         """
+        from amp_transpiler.graph.lines import line_of, mark_line  # here: only who builds a program needs it
+
         if self.find(name) is not None:
             line = line_of(self.value(name))
             where = "" if line is None else f" (made at {line})"
@@ -388,7 +389,7 @@ class Program(StaticProgram):
             ModelError: gradients wait for sizes that the program leaves free.
         """
         if not self.is_training:
-            return attach(add_shapes(to_proto(written_model(self))), self)
+            return with_algorithms(add_shapes(to_proto(written_model(self))), self)
         from amp_transpiler.graph.deferred_nodes import refuse_waiting  # here: only a training program needs it
 
         if scope is None:

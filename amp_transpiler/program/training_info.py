@@ -21,7 +21,7 @@ from amp_transpiler.graph.proto import proto_bodies, proto_graphs
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.walk import all_nodes, bodies, reads_of
 
-__all__ = ["Merged", "attach", "merge", "split", "training_graphs"]
+__all__ = ["Merged", "merge", "split", "training_graphs"]
 
 FIRST_IR = 7  # with `training_info`
 
@@ -287,13 +287,6 @@ def split(program: _Program) -> None:
             del graph.initializers[name]
     program.merged = None
     program.touch()
-
-
-def attach(proto: onnx.ModelProto, program: _Program) -> onnx.ModelProto:
-    """Give a message that was made of a program's graph the program's algorithms too. Return the message."""
-    if program.merged is None:
-        proto.training_info.extend(program.training_info)
-    return proto
 
 
 def _needed(values: Iterable[ir.Value | None]) -> dict[ir.Node, None]:

@@ -93,11 +93,11 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Optimization:
-    """Says what ONNX Runtime's optimizer did to the source.
+    """Says what was fused before the decision: by ONNX Runtime's optimizer, or by the passes of `passes/fusion/`.
 
     Attributes:
-        fused: operators that it put in -> how many.
-        findings: what it did in words, or why it did nothing.
+        fused: operators that were put in -> how many.
+        findings: what was done in words, or why nothing was.
     """
 
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -209,7 +209,7 @@ class Facts:
 
     Attributes:
         task: what is converted, and what was asked for (`load_source`).
-        optimization: what ONNX Runtime's optimizer did (`optimize_source`).
+        optimization: what was fused before the decision (`optimize_source`, `prepare_program`).
         preparation: what the preparation tells the user (`prepare_program`).
         comparison: what runs showed (`decide_and_compare`).
         judgement: what that tells the user (`decide_and_compare`).

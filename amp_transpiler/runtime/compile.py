@@ -16,6 +16,7 @@ from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.program.assemble import Assembled, assemble
 from amp_transpiler.program.low_values import has_low_values
@@ -36,7 +37,6 @@ from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.training_passes import (
     AddInPlace,
     FuseBiases,
-    FuseSkipNorms,
     PlainForCpu,
     SimplifyConcats,
     SliceKnownRows,

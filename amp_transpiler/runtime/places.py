@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import EnvironmentProblem, OptionError
-from amp_transpiler.runtime import cuda, cuda_runtime, ort, shared_memory
+from amp_transpiler.runtime import cuda, cuda_runtime, ort
 from amp_transpiler.runtime.provider_options import Use, cuda_options
 from amp_transpiler.runtime.values import device_of, from_ort, to_ort
 
@@ -268,7 +268,11 @@ class CUDAPlace(Place):
 
     def queues_steps(self) -> bool:
         """Whether sessions can share an allocator, which they do unless they bring one of their own."""
-        return self.problem() is None and shared_memory.sharing(self.device_id)
+        if self.problem() is not None:
+            return False
+        from amp_transpiler.runtime import shared_memory  # here and below: only steps on a device share memory
+
+        return shared_memory.sharing(self.device_id)
 
     def copied(self, value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
         """Return a copy of a tensor in this device's memory, queued behind the steps."""
@@ -299,6 +303,8 @@ class CUDAPlace(Place):
     def make_room(self, size: int) -> None:
         """Give unused memory back, whose pieces have other sizes, and take one piece for a step."""
         if self.queues_steps():
+            from amp_transpiler.runtime import shared_memory
+
             shared_memory.release_unused(self.device_id)
             if size:
                 shared_memory.reserve(self.device_id, size)
@@ -306,6 +312,8 @@ class CUDAPlace(Place):
     def release_unused_memory(self) -> None:
         """Give the shared memory that no value lies in back to the device."""
         if self.queues_steps():
+            from amp_transpiler.runtime import shared_memory
+
             shared_memory.release_unused(self.device_id)
 
     def bind_output(self, binding: onnxruntime.IOBinding, name: str) -> None:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import FLOAT_DTYPES
 from amp_transpiler.graph.node_kind import UNTYPED, kind_of
-from amp_transpiler.ops.function_inlining import inline_schema_function
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.targets.operator import Imports, Operator, Types
 from amp_transpiler.targets.releases import Release
@@ -87,6 +86,8 @@ def _body(operator: Operator, release: Release) -> tuple[Operator, ...] | None:
 @functools.lru_cache(maxsize=256)
 def _written_out(operator: Operator) -> onnx.ModelProto | Exception:
     """Return a typed model of the operator's body, or the error of the inliner or of type inference."""
+    from amp_transpiler.ops.function_inlining import inline_schema_function  # few operators have no kernel
+
     try:
         model = inline_schema_function(_model_of(operator))
         return onnx.shape_inference.infer_shapes(model, check_type=True)

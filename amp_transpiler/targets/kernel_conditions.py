@@ -150,6 +150,10 @@ def _by_tanh(node: ir.Node, _: ShapeOf) -> bool:
 
 
 def _by_tanh_of_any_count(node: ir.Node, shape_of: ShapeOf) -> bool:
+    return _by_tanh(node, shape_of) and _of_any_count(node, shape_of)
+
+
+def _of_any_count(node: ir.Node, shape_of: ShapeOf) -> bool:
     """Hold for an odd count, and where a dimension may be another in the next run."""
     declared = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
     sizes = [] if declared is None else [size for size in declared if isinstance(size, int)]
@@ -157,7 +161,7 @@ def _by_tanh_of_any_count(node: ir.Node, shape_of: ShapeOf) -> bool:
     if declared is None:
         shape = shape_of(node.inputs[0])
         is_even = shape is not None and math.prod(shape) % 2 == 0
-    return _by_tanh(node, shape_of) and not is_even
+    return not is_even
 
 
 def _has_bias(node: ir.Node, _: ShapeOf) -> bool:
@@ -245,6 +249,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "more than two inputs": lambda node, _: len(node.inputs) > 2,
         "several rows": _several_rows,
         "tanh": _by_tanh,
+        "count not known to be even": _of_any_count,
         "tanh, count not known to be even": _by_tanh_of_any_count,
         "unfused": _unfused_attention,
     }
@@ -254,5 +259,5 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
 GROWING = frozenset({SEVERAL_BLOCKS, "more than 2048 terms"})
 """The conditions that hold for large sizes: where a dimension that is summed is open, they may hold in another run."""
 
-COUNTING = frozenset({"tanh, count not known to be even"})
+COUNTING = frozenset({"count not known to be even", "tanh, count not known to be even"})
 """The conditions that ask for a factor of a count: a dimension that is open may be 1 in another run."""

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
     from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
-    from amp_transpiler.training_passes.fuse_skip_norms import FuseSkipNorms as FuseSkipNorms
     from amp_transpiler.training_passes.group_plan import (
         CPU_WORTH as CPU_WORTH,
         CUDA_WORTH as CUDA_WORTH,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         GroupUpdates as GroupUpdates,
         group_members as group_members,
     )
+    from amp_transpiler.training_passes.guard_statistics import GuardStatistics as GuardStatistics
     from amp_transpiler.training_passes.insert_masters import InsertMasters as InsertMasters, Mastered as Mastered
     from amp_transpiler.training_passes.join_products import JoinProducts as JoinProducts
     from amp_transpiler.training_passes.legalize import Legalize as Legalize
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats
     from amp_transpiler.training_passes.slice_known_rows import SliceKnownRows as SliceKnownRows
+    from amp_transpiler.training_passes.split_gemm_updates import SplitGemmUpdates as SplitGemmUpdates
     from amp_transpiler.training_passes.split_rows import SplitRows as SplitRows
     from amp_transpiler.training_passes.split_scatters import SplitScatters as SplitScatters
     from amp_transpiler.training_passes.sum_by_products import SumByProducts as SumByProducts

@@ -27,8 +27,6 @@ class GuardStatistics(Pass[PassResult]):
     constant, as a scale of ones the variance, is wrong at once.
     """
 
-    operators = frozenset({"BatchNormalization"})
-
     def call(self, model: ir.Model) -> PassResult:
         spoilt = [node for node in all_nodes(model) if _spoils(node)]
         if not spoilt:

@@ -20,7 +20,6 @@ from amp_transpiler.files.external_data import in_memory
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.saving import save
 from amp_transpiler.files.staging import temporary_folder
-from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
@@ -31,7 +30,6 @@ from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.precision.opset_choice import OpsetChoice
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.precision.training import holds_gradients
 from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.targets.releases import choose_release, installed_version
@@ -115,7 +113,9 @@ def attentions_to_fuse(program: Program, policy: Policy) -> int:
     """Return how many attentions of a prepared program would become one operator each."""
     if policy.copies or _refusal(policy) or not (attentions := find_attentions(program.model.graph)[0]):
         return 0
-    return 0 if _reason_against(program) else len(attentions)
+    from amp_transpiler.passes.fusion.fuse import reason_against_fusions
+
+    return 0 if reason_against_fusions(program) else len(attentions)
 
 
 def check_optimizable(policy: Policy) -> None:
@@ -142,14 +142,6 @@ def _refusal(policy: Policy) -> str:
     return ""
 
 
-def _reason_against(program: Program) -> str:
-    if program.is_training or program.has_variables or program.merged is not None or holds_gradients(program.model):
-        return "it is a training program, whose backward pass reads what would be fused"
-    if any(region_of(node) for node in all_nodes(program.model)):
-        return "it has regions of fp16_guard or disable_amp, which fused operators would lose"
-    return ""
-
-
 def optimized(program: Program) -> Optimized:
     """Return an optimized copy of a program in plain form; `program` itself is not changed.
 
@@ -159,7 +151,10 @@ def optimized(program: Program) -> Optimized:
     Raises:
         NotOptimized: there is no transformer, or the optimizer failed, or changed inputs or outputs.
     """
-    if reason := _reason_against(program):
+    from amp_transpiler.passes.fuse_attention import FuseAttention
+    from amp_transpiler.passes.fusion.fuse import reason_against_fusions
+
+    if reason := reason_against_fusions(program):
         raise NotOptimized(reason)
     if fault := next(faults(program.model), None):
         raise NotOptimized(f"the model is invalid as it is: {fault}")
@@ -170,8 +165,6 @@ def optimized(program: Program) -> Optimized:
     family = model_family(fused)
     if family is None:
         raise NotOptimized("no attention was found in it, so it is no transformer that the optimizer knows")
-    from amp_transpiler.passes.fuse_attention import FuseAttention
-
     run_pass(FuseAttention(), fused.model)
     RemoveUnusedNodesPass()(fused.model)
     with temporary_folder() as folder:

@@ -25,6 +25,7 @@ def exported():
     return program, x.numpy(), net(x).detach().numpy()
 
 
+@pytest.mark.slow
 def test_one_line_exports_and_converts(exported, tmp_path):
     program, x, expected = exported
     report = amp.transpile(program, tmp_path / "net.fp16.onnx", prefer="size")

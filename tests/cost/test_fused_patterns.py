@@ -7,7 +7,7 @@ import amp_transpiler as amp
 from amp_transpiler.cost.fused_patterns import PATTERNS, matches
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.precision.numerics import in_order
+from amp_transpiler.graph.walk import in_order
 from tests import support
 from tests.fusions import FUSIONS, model
 

@@ -131,6 +131,7 @@ def test_a_rank_that_goes_on_after_its_error_is_not_lost(worlds):
     assert worlds[0]._missing(20.0) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worlds", [2.0], indirect=True)
 def test_a_rank_that_takes_fewer_steps_is_named(worlds):
     worlds[0].step = 7

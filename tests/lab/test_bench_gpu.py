@@ -256,6 +256,7 @@ def scripted(tmp_path, monkeypatch):
     monkeypatch.setitem(running.STAGES, "truths", running.Stage(3, beside=True))
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_is_stopped_and_one_that_cannot_run_is_skipped(tmp_path, scripted):
     stages = {"hangs": "truths", "lacks": "training", "fails": "training", "crashes": "torch", "works": "training"}
     heard: list[Part] = []

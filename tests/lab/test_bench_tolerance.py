@@ -40,6 +40,7 @@ def test_the_most_low_nodes_of_all_choices(files):
     assert 0 < bisection.most(0.7 * error, 0) < 4
 
 
+@pytest.mark.slow
 def test_cases_in_which_nothing_has_more_are_told_apart(files):
     record = examine(*files, {})
     assert len(record["most"]) == len(SHARES)

@@ -28,6 +28,7 @@ def run(setup, numbers):
         return list(pool.run(map(setup.task, numbers)))
 
 
+@pytest.mark.slow
 def test_mutants_do_no_harm():
     summary = Summary()
     for outcome in run(Setup(run=300, jobs=2, verified=0.25), range(MUTANTS)):
@@ -45,6 +46,7 @@ def test_a_mutant_depends_on_seed_and_number_alone():
     assert draw(7, 0, SEEDS) != draw(8, 0, SEEDS)
 
 
+@pytest.mark.slow
 def test_every_mutation_is_drawn_and_changes_something():
     unseen = {row.name for row in MUTATIONS}
     originals = {seed.name: seed for seed in SEEDS}
@@ -96,6 +98,7 @@ def test_wrong_verified(tmp_path):
     assert planted(amp.transpile, tmp_path, verify=True).kind == "wrong"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("door", "kind"), [("crash", "crash"), ("hang", "timeout"), ("hoard", "memory")])
 def test_worker_that_must_be_replaced(door, kind):
     setup = Setup(door=f"fuzzing.faults:{door}", timeout=1.0 if door == "hang" else 20.0)

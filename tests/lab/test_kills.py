@@ -19,6 +19,7 @@ def bench(request, tmp_path):
     return kill_test.Bench(request.param, tmp_path, tmp_path / "sources")
 
 
+@pytest.mark.slow
 def test_a_kill_before_any_change_of_a_file(bench):
     assert kill_test.audited_kills(bench) > 5
     assert bench.tally.faults == []

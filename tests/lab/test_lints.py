@@ -120,6 +120,7 @@ def test_the_list_has_every_lint_with_its_reason():
         assert f"{name}\n    forbids: {lint.forbids}\n    why: {lint.why}" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_named():
     done = command("nothing.onnx")
     assert done.returncode == 2

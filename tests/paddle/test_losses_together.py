@@ -195,6 +195,7 @@ def test_losses_over_the_same_labels(name, level):
     check(*CASES[name], level)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=8, deadline=None, database=None, derandomize=True)
 @hypothesis.given(STEPS, LOSSES, st.sampled_from(LEVELS))
 def test_random_programs_of_several_losses(steps, losses, level):

@@ -208,6 +208,7 @@ def check_gradients(recipe, level, dtype):
             np.testing.assert_allclose(after[name].astype(np.float64), wide, 0, tolerance, err_msg=name)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=15, deadline=None, database=None, derandomize=True)
 @hypothesis.given(RECIPES, st.sampled_from(sorted(REWRITINGS)), st.sampled_from(sorted(TOLERANCE)))
 def test_every_variable_is_fetched_after_rewriting(recipe, rewriting, dtype):
@@ -224,6 +225,7 @@ def test_every_variable_of_many_programs_is_fetched_after_rewriting(recipe, rewr
 LEVELS = st.sampled_from(["O1", "O2", "OD", "auto"])
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=6, deadline=None, database=None, derandomize=True)
 @hypothesis.given(RECIPES, LEVELS, st.sampled_from(sorted(TOLERANCE)))
 def test_every_gradient_is_known_after_rewriting(recipe, level, dtype):

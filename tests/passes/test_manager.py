@@ -1,31 +1,23 @@
 """The manager: what it checks after a pass, what it leaves alone, and how errors come out."""
 
+import inspect
 import pathlib
 
 import onnx_ir as ir
 import pytest
 
+from amp_transpiler import conversion
 from amp_transpiler.errors import ModelError, VerificationError
+from amp_transpiler.files.loading import load
 from amp_transpiler.graph.dtypes import FLOAT16
+from amp_transpiler.graph.match import parse_form
 from amp_transpiler.graph.types import propagate_types, set_dtype
-from amp_transpiler.passes import manager
+from amp_transpiler.passes import guard_fusions, manager, spell_defaults, spell_norms
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
-from amp_transpiler.passes.fill_sums import FillSums
-from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
-from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
-from amp_transpiler.passes.guard_fusions import GuardFusions
-from amp_transpiler.passes.guard_transposes import GuardTransposes
-from amp_transpiler.passes.guard_vectors import GuardVectors
 from amp_transpiler.passes.inline_functions import InlineFunctions
-from amp_transpiler.passes.manager import Pass, PassManager, PassResult, run_pass
-from amp_transpiler.passes.sign_rotations import SignRotations
-from amp_transpiler.passes.skip_expand_checks import SkipExpandChecks
-from amp_transpiler.passes.skip_identities import SkipIdentities
-from amp_transpiler.passes.spell_defaults import SpellDefaults
-from amp_transpiler.passes.spell_norms import SpellNorms
-from amp_transpiler.passes.unify_constants import UnifyConstants
+from amp_transpiler.passes.manager import Pass, PassFor, PassManager, PassResult, run_pass
 from amp_transpiler.precision.assignment import Assignment, Decision
-from amp_transpiler.training_passes.guard_statistics import GuardStatistics
+from amp_transpiler.systems.choice import Request, choose_policy
 from tests.support import parse
 
 MODELS = pathlib.Path(__file__).resolve().parents[2] / "models"
@@ -133,55 +125,55 @@ def test_a_broken_promise_is_an_error(monkeypatch):
         InlineFunctions()(called)
 
 
-class Around(Edit):
-    """Runs a function only around one operator."""
-
-    def __init__(self, operator, edit):
-        super().__init__(edit)
-        self.operators = frozenset({operator})
-
-
 def test_a_pass_is_left_out_where_its_operators_are_missing():
     def rename(edited):
         next(iter(edited.graph)).op_type = "Neg"
 
     ran = []
     passes = [
-        Around("Exp", lambda _: ran.append("Exp")),
-        Around("Relu", rename),
-        Around("Neg", lambda _: ran.append("Neg")),
+        PassFor({"Exp"}, lambda: ran.append("Exp")),  # not even made
+        PassFor({"Relu"}, lambda: Edit(rename)),
+        PassFor({"Tanh", "Neg"}, lambda: Edit(lambda _: ran.append("Neg"))),
     ]
     assert PassManager(passes)(model()).count == 2
     assert ran == ["Neg"]  # what an edit brought counts
 
 
-WITH_OPERATORS = [
-    FillSums(),
-    FoldBatchNorm(),
-    FoldKnownSizes(),
-    GuardFusions(every=True),
-    GuardStatistics(),
-    GuardTransposes(),
-    GuardVectors(),
-    SignRotations(),
-    SkipExpandChecks(),
-    SkipIdentities(keep=False),
-    SpellDefaults(),
-    SpellNorms(),
-    UnifyConstants(),
-]
+def entries_of_a_conversion():
+    """Every `PassFor` of one: all passes for some operators are among them, and edit the most that they ever do."""
+    recorded = []
+
+    class Recorder(PassManager):
+        def __init__(self, passes, *, typed=True):
+            super().__init__(passes, typed=typed)
+            recorded.extend(entry for entry in self.passes if isinstance(entry, PassFor))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversion, "PassManager", Recorder)
+        policy = choose_policy(Request(level="O2", dtype="bfloat16", ort="1.23"))
+        conversion.prepare_and_convert(load(MODELS / "bert_1layer.onnx"), policy)
+    return recorded
 
 
-@pytest.mark.parametrize("pass_", WITH_OPERATORS, ids=lambda pass_: pass_.name)
+ENTRIES = entries_of_a_conversion()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.make().name)
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
-def test_a_pass_edits_nothing_without_its_operators(pass_, path):
+def test_a_pass_edits_nothing_without_its_operators(entry, path):
     renamed = ir.load(path)
     for node in renamed.graph:
-        if node.op_type in pass_.operators:
+        if node.op_type in entry.operators:
             node.op_type, node.domain = f"{node.op_type}Of", "my.domain"
-    assert not pass_.call(renamed).modified
+    assert not entry.make().call(renamed).modified
 
 
-def test_every_pass_with_operators_is_tested_without_them():
-    passes = {cls for cls in Pass.__subclasses__() if cls.operators and cls.__module__.startswith("amp_transpiler")}
-    assert {type(pass_) for pass_ in WITH_OPERATORS} >= passes
+def test_every_pass_for_some_operators_is_among_them():
+    assert len(ENTRIES) == inspect.getsource(conversion).count("PassFor({")
+
+
+def test_the_operators_of_tables_are_those_that_the_lists_name():
+    named = {entry.make().name: entry.operators for entry in ENTRIES}
+    assert named["SpellDefaults"] == set(spell_defaults._MISREAD)
+    assert named["SpellNorms"] == {parse_form(row.pattern).op_type for row in spell_norms._ROWS}
+    assert named["GuardFusions"] == {parse_form(guard_fusions._EVERY.pattern).op_type}

@@ -7,7 +7,7 @@ import pytest
 
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.passes.manager import Pass, PassResult, run_pass
-from amp_transpiler.passes.rewrite import Rewrite, last_operators, rewrite
+from amp_transpiler.passes.rewrite import Rewrite, rewrite
 from tests.support import array, parse, run
 
 INVERSE = Rewrite("Reciprocal(Exp(a))", "Exp(Neg(a))")
@@ -138,5 +138,8 @@ def test_bodies_are_rewritten_too():
     np.testing.assert_allclose(run(proto, feeds)["y"], run(ir.to_proto(program), feeds)["y"], rtol=1e-6)
 
 
-def test_the_operators_in_which_rows_end():
-    assert last_operators((INVERSE, TWICE)) == {"Reciprocal", "Neg"}
+def test_a_node_that_went_with_another_is_passed_over():
+    _, program = program_of("a = Neg (x) b = Neg (a) c = Neg (b) d = Exp (c) e = Neg (d) f = Neg (e) y = Abs (f)")
+    node = {str(node.name): node for node in program.graph}
+    assert rewrite(program, (TWICE,), [node["c"], node["b"], node["f"]]) == 2
+    assert written(ir.to_proto(program).graph) == "a = Neg(x); d = Exp(a); y = Abs(d)"

@@ -229,6 +229,19 @@ def test_a_cost_that_forbids_does_not_blur_the_others(price):
     assert low_names(named(parse(CHAIN), Forbids(node=2.0, price=price))) == set()
 
 
+def test_an_error_of_one_read_counts_in_full():
+    """All low costs next to nothing but for one read, so it is no choice to cap the costs by."""
+
+    def felt(value, nodes):
+        return 60.0 if value.name == "x" and names(nodes) == {"a"} else 0.0
+
+    text = "{ [a] p, q = Split <num_outputs = 2> (x) [b] y = Mul (p, q) }"
+    weights = Unit(node=9, cast=1e-6)
+    plain = named(parse(f"(float[4,4] x) => (float[2,4] y) {text}"), weights)
+    assert low_names(plain) == {"a", "b"}
+    assert low_names(plain.weighed(weights, felt)) == {"b"}
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_the_unit_of_the_weights_makes_no_difference(scale):
     found = named(parse(CHAIN), Unit(node=2.25 * scale, cast=scale))

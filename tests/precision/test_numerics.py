@@ -9,9 +9,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 import amp_transpiler as amp
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import in_order
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, COMPUTE, EXACT, MOVEMENT, SQUARES
 from amp_transpiler.precision.evidence import TensorRange
-from amp_transpiler.precision.numerics import UNSAFE, in_order, normalisations, shown_safe, unsafe_nodes
+from amp_transpiler.precision.numerics import UNSAFE, normalisations, shown_safe, unsafe_nodes
 from amp_transpiler.precision.range_growth import degrees
 from amp_transpiler.precision.ranges import RangeFaults
 from tests import support

@@ -6,8 +6,8 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import in_order
 from amp_transpiler.precision.known_shapes import KnownShapes
-from amp_transpiler.precision.numerics import in_order
 from amp_transpiler.precision.range_growth import growing
 from tests import support
 from tests.support import array, parse

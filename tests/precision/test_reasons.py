@@ -198,6 +198,7 @@ def test_what_counts_as_reading(text, expected):
     assert reads(ast.parse(text, mode="eval").body) is expected
 
 
+@pytest.mark.slow
 def test_nobody_reads_a_sentence_again():
     found = [
         f"{name}:{node.lineno}: {ast.unparse(node)}"

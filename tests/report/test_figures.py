@@ -138,6 +138,7 @@ def test_the_table_leaves_out_what_no_output_has_and_then_what_has_no_room(outpu
     assert ", ".join(heads(*outputs, width=width)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [66, 70, 80, 90, 120])
 def test_no_figure_is_cut_and_no_line_is_too_long(width):
     outputs = [with_(output, name=f"{output.name}_{LONG}") for output in ALL]

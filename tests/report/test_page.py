@@ -234,6 +234,7 @@ def test_a_report_from_another_process_has_the_same_picture(report):
     assert levels_of(dataclasses.replace(report, program=None), "m1") == ()
 
 
+@pytest.mark.slow
 def test_a_huge_graph_is_not_drawn_but_listed():
     report = amp.transpile(deep_model(MOST_NODES // 50), level="O0", verify=False)
     assert levels_of(report, "m1") == ()

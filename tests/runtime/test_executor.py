@@ -146,6 +146,7 @@ def test_alternating_fetches_and_shapes_open_a_session_each_and_no_more(net, ses
     assert len(sessions) == len(runs) + 1, "closing closes them all"
 
 
+@pytest.mark.slow
 def test_a_closed_executor_lets_its_programs_go(net):
     main, _, loss, scope, executor = started(net)
     program = main.clone()

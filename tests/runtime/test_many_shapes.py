@@ -167,6 +167,7 @@ def test_errors_are_those_of_the_shapes_and_sharing_goes_on(compiled):
         assert len(compiled) == before
 
 
+@pytest.mark.slow
 def test_shapes_that_take_turns_beyond_the_limit_are_named_once(compiled, caplog):
     program = built(pooled, "O0")
     with caplog.at_level(logging.WARNING):

@@ -59,6 +59,7 @@ def everything_set() -> set[tuple[str, str]]:
     return told | {("arena", name) for name in shared_memory._ARENA}
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_for_everything_that_is_set_and_no_other():
     assert {(row.kind, row.name) for row in RUNTIME_SETTINGS} == everything_set()
 

@@ -53,6 +53,7 @@ def test_arrays_go_in_and_come_back_unchanged(array):
     assert np.array_equal(back.astype(np.float64), array.astype(np.float64))
 
 
+@pytest.mark.slow
 def test_an_array_that_comes_out_outlives_its_session():
     session = on_cpu("g (bfloat16[N] x) => (bfloat16[N] y) { y = Identity(x) }", emulate=False)
     x = np.arange(100_000).astype(BF16)
@@ -154,6 +155,7 @@ def test_external_data_stays_where_it_is(tmp_path, dtype, loaded):
     assert (y.dtype, set(y.ravel().tolist())) == (dtype, {2.0})
 
 
+@pytest.mark.slow
 def test_weights_too_large_for_a_message_go_through_a_folder_that_is_removed(monkeypatch, tmp_path):
     monkeypatch.setattr(openable_module, "_INLINE_LIMIT", 100)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

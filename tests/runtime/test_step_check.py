@@ -307,6 +307,7 @@ def test_graphs_are_checked_as_they_are_captured_and_as_they_are_repeated(captur
     assert told()[0].startswith("6 steps of")
 
 
+@pytest.mark.slow
 def test_a_fault_of_a_repeated_graph_is_found(captured):
     net = Net(faulty(5, lambda numbers: numbers * 2, _Capturing), cuda_graph=True)
     for _ in range(4):

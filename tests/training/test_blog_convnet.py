@@ -67,6 +67,7 @@ def losses(dtype, seed):
     return Training(dtype, seed=seed).losses()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "worse"), [("float16", 1.05), ("bfloat16", 1.15)])
 def test_the_loss_of_amp_is_not_worse(dtype, worse):
     """Rounding moves the path of Adam, in either direction: so of three starts, the mean."""

@@ -96,6 +96,7 @@ def assert_scaling_is_exact(step):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("network", TORCH_NETWORKS)
 def test_the_gradient_of_the_loss_itself_is_scaled_in_steps_from_torch(network, exporter):

@@ -5,8 +5,9 @@ import onnx
 import pytest
 
 import amp_transpiler as amp
-from amp_transpiler import cli, conversion
+from amp_transpiler import cli
 from amp_transpiler.errors import CheckFailed
+from amp_transpiler.passes.guard_transposes import GuardTransposes
 from amp_transpiler.passes.manager import PassResult
 from amp_transpiler.targets import TARGETS
 from amp_transpiler.verification import default_session
@@ -28,7 +29,7 @@ SAMPLE = {"x": array(4, 3), "i": np.array([[0], [2]]), "u": array(2, 3)}
 
 @pytest.fixture
 def unguarded(monkeypatch):
-    monkeypatch.setattr(conversion.GuardTransposes, "call", lambda _, model: PassResult(model, modified=False))
+    monkeypatch.setattr(GuardTransposes, "call", lambda _, model: PassResult(model, modified=False))
 
 
 @pytest.mark.parametrize(("target", "must"), [("cpu", True), ("any", True), ("cuda", False), ("tensorrt", False)])

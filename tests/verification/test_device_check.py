@@ -175,6 +175,7 @@ def test_without_an_emulation_nothing_is_contradicted():
 NETWORKS = ("resnet50", "vit_base", "pointwise")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_fault_of_fused_biases_is_found(monkeypatch, tmp_path, name):
     pytest.importorskip("torch")

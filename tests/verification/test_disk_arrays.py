@@ -60,6 +60,7 @@ def sample(index: int):
     return {"x": array(SIDE, SIDE, seed=index)}
 
 
+@pytest.mark.slow
 def test_samples_are_read_one_at_a_time_and_compared_in_little_memory(monkeypatch):
     """Twelve times as much is given as may stay in memory, and as much again is computed from it."""
     monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 1 << 20)

@@ -98,6 +98,7 @@ def free_of_limits(dtype):
     return amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=1.0, prefer="size")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.7, 0.3, 0.1, 0.03, 0.01, 0.0])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_reachable_is_never_refused(share, dtype):
@@ -112,6 +113,7 @@ def test_what_is_reachable_is_never_refused(share, dtype):
     }
 
 
+@pytest.mark.slow
 def test_a_smaller_error_is_not_given_for_fewer_low_products():
     """Products come first. Of choices with as many of them, that with the fewest casts is the best."""
     products = []
@@ -130,6 +132,7 @@ BRANCHES = parse(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.9, 0.6, 0.3])
 def test_no_product_more_would_keep_the_limit(share):
     """What is left of the limit is asked for, of every output its own."""
@@ -163,6 +166,7 @@ def errors_of_all_choices():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.9, 0.8, 0.6, 0.5, 0.4, 0.25])
 def test_wrong_predictions_cost_two_products_at_most(share, monkeypatch):
     """Those products that add the most are predicted to add the least, so what was measured must tell.
@@ -189,6 +193,7 @@ CANCELS = parse(
 )
 
 
+@pytest.mark.slow
 def test_where_errors_of_a_number_cancel_kinds_of_operators_are_tried(monkeypatch):
     """Nothing that is predicted leads to a choice with both products, and no other has any of the three."""
     far = {"y": {"a": 1e3, "b": 1e3, "e": 1e-7, "s": 1e-7, "t": 0.0, "c": 0.0}}
@@ -212,6 +217,7 @@ CULPRIT = parse(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predicted", [0.0, 1e-8, 1e-6])
 def test_what_fails_is_told_apart_by_what_was_measured(predicted, monkeypatch):
     """Every node is predicted to add the same: each choice that fails or holds says which of them to blame."""
@@ -225,6 +231,7 @@ def test_what_fails_is_told_apart_by_what_was_measured(predicted, monkeypatch):
     assert sum(precision == "low" for precision in chosen.values()) >= 17, "all but the two, or their whole branch"
 
 
+@pytest.mark.slow
 def test_each_node_says_why_it_went_back():
     report = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
     assert report.repaired
@@ -235,6 +242,7 @@ def test_each_node_says_why_it_went_back():
     assert all(rows[name].sample == "sample 1" and rows[name].largest for name in report.repaired)
 
 
+@pytest.mark.slow
 def test_the_second_question_needs_no_sweep(monkeypatch, tmp_path):
     monkeypatch.setenv("AMP_TRANSPILER_CACHE", str(tmp_path))
     first = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
@@ -277,6 +285,7 @@ def measured_by(proto):
     return lambda exact, low: worst([{"y": one[name]} for one in exact], [{"y": other[name]} for other in low])
 
 
+@pytest.mark.slow
 def test_a_metric_is_the_limit():
     metric = measured_by(DEEP)
     loose = amp.transpile(DEEP, inputs=X, metric=metric, metric_bound=1.0, prefer="size")
@@ -294,6 +303,7 @@ def test_an_unreachable_metric_says_what_was_achieved():
     assert caught.value.report.metric == dataclasses.replace(caught.value.report.metric, value=3.0, bound=2.0)
 
 
+@pytest.mark.slow
 def test_the_curve_holds_the_chosen_point():
     report = amp.transpile(DEEP, inputs=X, tolerance=1e-4, frontier=True, prefer="size")
     points = report.frontier
@@ -347,6 +357,7 @@ def test_options_that_mean_nothing_are_refused(options, words):
         amp.transpile(DEEP, inputs=X, **options)
 
 
+@pytest.mark.slow
 def test_a_recipe_keeps_what_a_search_found(tmp_path, monkeypatch):
     made = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
     made.save_recipe(tmp_path / "r.toml")

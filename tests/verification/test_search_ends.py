@@ -133,6 +133,7 @@ def searched(model, seed, kind, monkeypatch, **options):
     return best, len(conversions.runs), len(turns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_the_search_ends_on_random_graphs(kind, monkeypatch):
     for seed in range(6):

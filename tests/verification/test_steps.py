@@ -85,6 +85,7 @@ def test_on_made_up_data_a_fault_is_a_warning(monkeypatch):
     assert report.steps.failing
 
 
+@pytest.mark.slow
 def test_small_gradients_in_float16_stop_and_scaling_helps():
     step = by_hand("mlp", "sgd", 1e4)
     (rows,) = [tensor for tensor in step.model.graph.initializer if numpy_helper.to_array(tensor).tolist() == 8.0]
@@ -118,6 +119,7 @@ def test_an_output_that_rounding_decides_is_not_judged_and_nothing_becomes_float
     )
 
 
+@pytest.mark.slow
 def test_initial_values_are_where_training_starts():
     step = by_hand("mlp", "adamw_clipped")
     report = amp.transpile(with_training_info(step), inputs=step.data(3), level="O2")
@@ -161,6 +163,7 @@ def test_what_changes_much():
     assert changed_much([one], [one | {"a": np.ones(2, np.float32)}], 0.1) == []
 
 
+@pytest.mark.slow
 def test_the_rounding_of_forward_and_backward_is_excused(monkeypatch):
     step = by_hand("mlp", "adamw_clipped", 1e-5)
     report = transpiled(step, dtype="bfloat16", batches=4)

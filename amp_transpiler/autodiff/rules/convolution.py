@@ -15,7 +15,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.context import NodeGradient
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
-from amp_transpiler.autodiff.windows import Window, sizes_of, window_of
+from amp_transpiler.autodiff.windows import Window, check_axes, sizes_of, window_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.marked_gradients import marks, result
 
@@ -56,10 +56,13 @@ def _transposed_window(
     strides = tuple(node.attribute("strides") or [1] * rank)
     dilations = tuple(node.attribute("dilations") or [1] * rank)
     adjust = node.attribute("output_padding") or [0] * rank
+    check_axes(rank, outputs=outputs, kernel=kernel, strides=strides, dilations=dilations, output_padding=adjust)
     if auto_pad == "VALID" or (auto_pad == "NOTSET" and not node.attribute("output_shape")):
         pads = [] if auto_pad == "VALID" else node.attribute("pads")
         pads = list(pads or [0] * (2 * rank))
-        return Window(tuple(kernel), strides, dilations, tuple(pads[:rank]), tuple(pads[rank:]))
+        begin, end = pads[:rank], pads[rank:]
+        check_axes(rank, begin=begin, end=end)
+        return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end))
     begin, end = [], []
     for size, out, k, stride, dilation, more in zip(inputs, outputs, kernel, strides, dilations, adjust, strict=True):
         total = max(stride * (size - 1) + more + dilation * (k - 1) + 1 - out, 0)

@@ -10,7 +10,7 @@ import numpy as np
 from amp_transpiler.autodiff.context import NodeGradient, NotDifferentiable
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import gradient
-from amp_transpiler.autodiff.windows import apply_transposed, sizes_of, window_matrix, window_of
+from amp_transpiler.autodiff.windows import apply_transposed, check_axes, sizes_of, window_matrix, window_of
 
 _SMALL = 1 << 16  # elements of zeros that a session may keep
 
@@ -79,6 +79,7 @@ def global_max_pool(g: Expr, x: Expr, *, y: Expr) -> Expr:
 
 def _unpool(node: NodeGradient, g: Expr, x: Expr, y: Expr, average: str) -> Expr:
     inputs, outputs = sizes_of(x), sizes_of(y)
+    check_axes(len(inputs), outputs=outputs)
     window = window_of(node, inputs, node.attribute("kernel_shape"))
     for axis in reversed(range(window.rank)):
         matrix = window_matrix(window, axis, inputs[axis], outputs[axis], average=average)

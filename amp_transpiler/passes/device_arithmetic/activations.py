@@ -60,7 +60,17 @@ def quick_gelu_in_steps(node: ir.Node, steps: Steps) -> ir.Value:
 
 def gelu_tanh_in_steps(node: ir.Node, steps: Steps) -> ir.Value:
     """Write GELU by the hyperbolic tangent: with fused multiplications and additions in float16, apart in bfloat16."""
-    x, r = _read(node, steps), steps.rounded
+    return _gelu_tanh(_read(node, steps), steps)
+
+
+def fast_gelu_in_steps(node: ir.Node, steps: Steps) -> ir.Value:
+    """Write FastGelu: the sum with its bias, if it has one, is rounded, then comes GELU by the hyperbolic tangent."""
+    x, bias = _read(node, steps), node.inputs[1] if len(node.inputs) > 1 else None
+    return _gelu_tanh(x if bias is None else steps.rounded(steps.add(x, steps.high(bias))), steps)
+
+
+def _gelu_tanh(x: ir.Value, steps: Steps) -> ir.Value:
+    r = steps.rounded
     fused = _as_it_is if steps.low.name == "float16" else r
     half, linear, cubic = (steps.held(value) for value in (0.5, _LINEAR, _CUBIC))
     inner = r(steps.add(fused(steps.mul(r(steps.mul(x, cubic)), x)), linear))
@@ -161,6 +171,7 @@ def leaky_relu_of_low_alpha(node: ir.Node, steps: Steps) -> ir.Value:
 ACTIVATIONS = named(
     bias_gelu_in_steps,
     elu_in_steps,
+    fast_gelu_in_steps,
     gelu_by_erf,
     gelu_erf_in_two,
     gelu_tanh_in_steps,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.shape_inference import sizes_from_inputs
 from amp_transpiler.graph.tensors import content_of
-from amp_transpiler.graph.walk import bodies, has_bodies
+from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.precision.training.operators import COMMUTATIVE, PRODUCTS, kind
+from amp_transpiler.precision.training.operators import COMMUTATIVE, PRODUCTS, kind, reads, updates_statistics
 
-__all__ = ["FREE", "UNKNOWN", "Dataflow", "reads"]
+__all__ = ["FREE", "UNKNOWN", "Dataflow"]
 
 FREE = -1  # the number of elements of a value with a size that only the data decide
 UNKNOWN = -2
@@ -106,32 +106,6 @@ def _note(masks: dict[ir.Value, int], output: ir.Value, sources: Iterable[ir.Val
         mask |= masks.get(value, 0)
     if mask:
         masks[output] = masks.get(output, 0) | mask
-
-
-def updates_statistics(node: ir.Node) -> bool:
-    """Whether a node is a BatchNormalization in training mode."""
-    mode = node.attributes.get("training_mode") if node.op_type == "BatchNormalization" else None
-    return mode is not None and bool(mode.as_int()) and is_standard(node)
-
-
-def reads(node: ir.Node, output: ir.Value | None = None) -> Iterator[ir.Value]:
-    """Yield the values that a node reads, those that its bodies capture included.
-
-    Args:
-        node: the node.
-        output: one of its outputs: only what this depends on. A BatchNormalization in training mode reads its running
-            statistics for nothing but their update.
-    """
-    if output is not None and updates_statistics(node):
-        wanted = {0: (0, 1, 2), 1: (0, 3), 2: (0, 4)}.get(node.outputs.index(output), range(len(node.inputs)))
-        yield from (value for index in wanted if index < len(node.inputs) and (value := node.inputs[index]) is not None)
-        return
-    yield from (value for value in node.inputs if value is not None)
-    if has_bodies(node):
-        for _, body in bodies(node):
-            for inner in body.all_nodes():
-                yield from (value for value in inner.inputs if value is not None)
-            yield from body.outputs
 
 
 def _numbers(graph: ir.Graph) -> dict[ir.Value, int]:

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.training_step import TrainingStep
-from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.training.linearity import linearity_of
+from amp_transpiler.precision.training.operators import reads
 
 __all__ = ["ancestors", "forward_values", "heights", "inputs_of", "root_of"]
 
@@ -29,12 +29,7 @@ def inputs_of(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values whose numbers a node reads, those that its bodies capture included."""
     if node.op_type in _SHAPES and is_standard(node):
         return
-    yield from (value for value in node.inputs if value is not None)
-    if has_bodies(node):
-        for _, body in bodies(node):
-            for inner in body.all_nodes():
-                yield from (value for value in inner.inputs if value is not None)
-            yield from body.outputs
+    yield from reads(node)
 
 
 def ancestors(values: Iterable[ir.Value], known: Collection[ir.Value] = ()) -> set[ir.Value]:

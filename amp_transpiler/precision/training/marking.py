@@ -7,9 +7,8 @@ import onnx_ir as ir
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.precision.training.dataflow import reads, updates_statistics
 from amp_transpiler.precision.training.flatten import flattened, has_control_flow
-from amp_transpiler.precision.training.operators import is_elementwise, is_movement
+from amp_transpiler.precision.training.operators import is_elementwise, is_movement, reads, updates_statistics
 
 __all__ = ["mark_optimizer"]
 

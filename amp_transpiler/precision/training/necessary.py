@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from amp_transpiler.graph.walk import has_bodies
-from amp_transpiler.precision.training.dataflow import reads, updates_statistics
 from amp_transpiler.precision.training.operators import (
     PRODUCTS,
     REDUCTIONS,
@@ -20,6 +19,8 @@ from amp_transpiler.precision.training.operators import (
     is_elementwise,
     is_movement,
     kind,
+    reads,
+    updates_statistics,
 )
 
 __all__ = ["may_hold_gradients"]

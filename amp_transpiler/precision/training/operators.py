@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
-from amp_transpiler.graph.walk import has_bodies
+from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "is_movement",
     "is_plain_movement",
     "kind",
+    "reads",
+    "updates_statistics",
     "weight_slots",
 ]
 
@@ -126,3 +130,29 @@ def weight_slots(node: ir.Node) -> tuple[int, ...]:
     if kind(node) in ("Einsum", "Concat"):  # a learned token stands before the others
         return tuple(range(len(node.inputs)))
     return _WEIGHT_SLOTS.get(kind(node), ())
+
+
+def updates_statistics(node: ir.Node) -> bool:
+    """Whether a node is a BatchNormalization in training mode."""
+    mode = node.attributes.get("training_mode") if node.op_type == "BatchNormalization" else None
+    return mode is not None and bool(mode.as_int()) and is_standard(node)
+
+
+def reads(node: ir.Node, output: ir.Value | None = None) -> Iterator[ir.Value]:
+    """Yield the values that a node reads, those that its bodies capture included.
+
+    Args:
+        node: the node.
+        output: one of its outputs: only what this depends on. A BatchNormalization in training mode reads its running
+            statistics for nothing but their update.
+    """
+    if output is not None and updates_statistics(node):
+        wanted = {0: (0, 1, 2), 1: (0, 3), 2: (0, 4)}.get(node.outputs.index(output), range(len(node.inputs)))
+        yield from (value for index in wanted if index < len(node.inputs) and (value := node.inputs[index]) is not None)
+        return
+    yield from (value for value in node.inputs if value is not None)
+    if has_bodies(node):
+        for _, body in bodies(node):
+            for inner in body.all_nodes():
+                yield from (value for value in inner.inputs if value is not None)
+            yield from body.outputs

@@ -11,9 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.shape_inference import sizes_from_inputs
 from amp_transpiler.graph.training_step import TrainingStep
-from amp_transpiler.precision.training.flatten import flattened, has_control_flow
-from amp_transpiler.precision.training.necessary import may_hold_gradients
-from amp_transpiler.precision.training.operators import is_elementwise, is_movement
+from amp_transpiler.graph.walk import has_bodies
 
 __all__ = ["find_training_step", "holds_gradients", "possible_states"]
 
@@ -41,10 +39,14 @@ def find_training_step(
     possible = _possible_pairs(model)
     if not possible and not reasons:
         return None
-    if has_control_flow(model):
-        flat = flattened(model)
-        return find_training_step(flat, bound, recorded)
+    if any(map(has_bodies, model.graph)):  # few models have control flow
+        from amp_transpiler.precision.training.flatten import flattened, has_control_flow
+
+        if has_control_flow(model):
+            return find_training_step(flattened(model), bound, recorded)
     if not reasons:
+        from amp_transpiler.precision.training.necessary import may_hold_gradients
+
         values, outputs = ([v for side in sides for v in side] for sides in zip(*possible.values(), strict=True))
         if not may_hold_gradients(model.graph, values, outputs):
             return None
@@ -83,9 +85,13 @@ def holds_gradients(model: ir.Model) -> bool:
     pairs = {
         value: outputs[value.dtype, _static(value)] for value in weights if (value.dtype, _static(value)) in outputs
     }
-    if not pairs or not may_hold_gradients(model.graph, pairs, pairs.values()):
+    if not pairs:
         return False
-    from amp_transpiler.precision.training.dataflow import Dataflow  # for few programs only
+    from amp_transpiler.precision.training.necessary import may_hold_gradients  # these are for few programs only
+
+    if not may_hold_gradients(model.graph, pairs, pairs.values()):
+        return False
+    from amp_transpiler.precision.training.dataflow import Dataflow
     from amp_transpiler.precision.training.proofs import Proofs
 
     flow = Dataflow(model)
@@ -146,6 +152,9 @@ def _possible_pairs(model: ir.Model) -> dict[Key, tuple[list[ir.Value], list[ir.
 
 def _is_carried_from_static(output: ir.Value) -> bool:
     """Whether elementwise arithmetic leads from an input of static shape and the same type to an output, soon."""
+    # Asked only of outputs with an open shape.
+    from amp_transpiler.precision.training.operators import is_elementwise, is_movement
+
     pending, seen = [output], {output}
     while pending and len(seen) < _MOST_LOOKED_AT:
         value = pending.pop()

@@ -83,6 +83,7 @@ def test_it_is_a_plain_loop_with_a_record(level):
     assert_equal(ours.values, plain.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 5, 8])
 def test_a_resumed_training_ends_in_the_same_bits(tmp_path, stop):
     whole = Task("O2")

@@ -86,6 +86,7 @@ def deformed(torch, x, offset, mask, weight, bias, *, stride, padding, dilation,
     return torch.stack(found).reshape(batch, filters, down, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_mask", [True, False])
 def test_deformable_convolutions_follow_the_definition(with_mask):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")

@@ -66,6 +66,7 @@ def runs():
     return found
 
 
+@pytest.mark.slow
 def test_each_step_draws_anew_and_each_build_alike(runs):
     for name in MAKE:
         np.testing.assert_array_equal(runs[0][name], runs[2][name])

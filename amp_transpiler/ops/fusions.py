@@ -1,0 +1,143 @@
+"""Lists the fusions, one row each. `passes/fusion/` does them. It is cheap to import: options read it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+from amp_transpiler.errors import OptionError
+
+__all__ = ["FUSIONS", "NO_FUSION", "Fusion", "FusionKind", "checked_fusions", "fusions_of"]
+
+FusionKind: TypeAlias = Literal["contrib", "standard"]
+
+NO_FUSION = "none"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fusion:
+    """Describes one fusion.
+
+    Attributes:
+        name: by which users switch it off: that of the operator which it writes.
+        operators: which it may write, with their domain, as `operators.txt` has them. It is done only where the target
+            has each of them in the low format, without a fault.
+        kind: `standard` for ONNX's own operators, `contrib` for those of ONNX Runtime.
+        opset: the first version of ONNX's own operators in which it can be done.
+        why: what is gained.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    kind: FusionKind
+    opset: int
+    why: str
+
+
+FUSIONS: tuple[Fusion, ...] = (
+    Fusion(
+        "Attention",
+        ("com.microsoft::Attention", "com.microsoft::MultiHeadAttention"),
+        "contrib",
+        13,
+        "one kernel for scores, mask, softmax and sum; the softmax is float32 inside; one product for q, k and v",
+    ),
+    Fusion(
+        "LayerNormalization",
+        ("LayerNormalization",),
+        "standard",
+        17,
+        "one kernel for nine nodes, in float32 inside; TensorRT and WebGPU need the operator",
+    ),
+    Fusion(
+        "RMSNormalization",
+        ("RMSNormalization",),
+        "standard",
+        23,
+        "one kernel for six nodes, in float32 inside",
+    ),
+    Fusion(
+        "SimplifiedLayerNormalization",
+        ("SimplifiedLayerNormalization",),
+        "contrib",
+        13,
+        "the same where the model's opset has no RMSNormalization",
+    ),
+    Fusion("Gelu", ("Gelu",), "standard", 20, "one kernel for five nodes or eight"),
+    Fusion(
+        "com.microsoft::Gelu",
+        ("com.microsoft::Gelu",),
+        "contrib",
+        13,
+        "the same where the model's opset has no Gelu, by the error function",
+    ),
+    Fusion(
+        "FastGelu",
+        ("com.microsoft::FastGelu",),
+        "contrib",
+        13,
+        "GELU by the hyperbolic tangent: ONNX Runtime fuses it only in float32; takes in the bias before it",
+    ),
+    Fusion(
+        "SkipLayerNormalization",
+        ("com.microsoft::SkipLayerNormalization",),
+        "contrib",
+        13,
+        "the residual sum and the bias before it in the normalisation's kernel, also where the sum is read again",
+    ),
+    Fusion(
+        "SkipSimplifiedLayerNormalization",
+        ("com.microsoft::SkipSimplifiedLayerNormalization",),
+        "contrib",
+        13,
+        "the same for root mean square normalisation",
+    ),
+    Fusion(
+        "BiasGelu",
+        ("com.microsoft::BiasGelu",),
+        "contrib",
+        13,
+        "the bias of a product in the kernel of GELU, where a Gemm would write it in a kernel of its own",
+    ),
+)
+
+
+def fusions_of(choice: str) -> tuple[Fusion, ...]:
+    """Return the fusions that an option names, in their order.
+
+    Args:
+        choice: `none`, `standard` or `contrib`, the last two perhaps with names to leave out: `contrib,-BiasGelu`.
+
+    Raises:
+        OptionError: a word is none of these.
+    """
+    kind, *without = (word.strip() for word in choice.split(","))
+    if kind not in (NO_FUSION, "standard", "contrib"):
+        raise OptionError(f"fuse: {kind!r} is none of contrib, standard and none")
+    dropped = {_dropped(word) for word in without}
+    if kind == NO_FUSION:
+        if dropped:
+            raise OptionError("fuse: where nothing is fused, no fusion can be left out")
+        return ()
+    kinds = ("standard",) if kind == "standard" else ("standard", "contrib")
+    return tuple(fusion for fusion in FUSIONS if fusion.kind in kinds and fusion.name not in dropped)
+
+
+def _dropped(word: str) -> str:
+    names = [fusion.name for fusion in FUSIONS]
+    if not word.startswith("-") or word[1:] not in names:
+        raise OptionError(
+            f"fuse: {word!r} leaves out no fusion; expected a minus sign and one of {', '.join(names)}, "
+            "such as contrib,-BiasGelu"
+        )
+    return word[1:]
+
+
+def checked_fusions(choice: str) -> str:
+    """Return the value of the option as it is written in recipes.
+
+    Raises:
+        OptionError: it is no choice of fusions.
+    """
+    fusions_of(choice)
+    return ",".join(word.strip() for word in choice.split(","))

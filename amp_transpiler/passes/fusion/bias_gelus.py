@@ -1,0 +1,72 @@
+"""Fuses the addition of a vector before GELU to ONNX Runtime's BiasGelu, or FastGelu with a bias."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.sizes import Sizes
+from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.fusion.biases import biased
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.removal import Removal
+
+__all__ = ["FuseBiasGelus"]
+
+logger = logging.getLogger(__name__)
+
+_CONTRIB = "com.microsoft"
+
+
+class FuseBiasGelus(Pass[PassResult]):
+    """Gives GELU the vector that was added before it, which nothing else reads with it; counts them.
+
+    The vector may be the bias of a Gemm, whose kernel would write it over the whole result before it multiplies.
+    It looks at float32 in the main graph.
+
+    Args:
+        operators: which of BiasGelu, by the error function, and FastGelu, by the hyperbolic tangent, may be written.
+    """
+
+    def __init__(self, operators: Collection[str]) -> None:
+        self._operators = frozenset(operators)
+
+    def call(self, model: ir.Model) -> PassResult:
+        gelus = [node for node in model.graph if _fused(node) in self._operators]
+        if not gelus:
+            return PassResult(model, modified=False)
+        sizes, count = Sizes(model.graph), 0
+        with Removal() as removal:
+            for node in gelus:
+                count += _take_bias(node, sizes, removal)
+        if count:
+            model.graph.opset_imports.setdefault(_CONTRIB, 1)
+            logger.info("%d biases fused with the GELU behind them", count)
+        return PassResult(model, modified=bool(count), count=count)
+
+
+def _fused(node: ir.Node) -> str:
+    """Return the operator that a GELU without a bias becomes with one; empty for any other node."""
+    if len(node.inputs) != 1 or node.inputs[0] is None or node.inputs[0].dtype != ir.DataType.FLOAT:
+        return ""
+    if is_standard(node) and node.op_type == "Gelu":
+        return "FastGelu" if node.attributes.get_string("approximate", "none") == "tanh" else "BiasGelu"
+    if node.domain == _CONTRIB:
+        return {"Gelu": "BiasGelu", "FastGelu": "FastGelu"}.get(node.op_type, "")
+    return ""
+
+
+def _take_bias(gelu: ir.Node, sizes: Sizes, removal: Removal) -> bool:
+    value = gelu.inputs[0]
+    bias = None if value is None else biased(value, sizes, gemms=True)
+    if bias is None:
+        return False
+    gelu.op_type, gelu.domain = _fused(gelu), _CONTRIB
+    gelu.attributes.clear()
+    gelu.resize_inputs(2)
+    gelu.replace_input_with(0, bias.rest)
+    gelu.replace_input_with(1, bias.vector)
+    bias.drop(removal)
+    return True

@@ -1,0 +1,157 @@
+"""Runs the fusions that a user wants, as far as the target has their operators."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Collection
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.regions import region_of
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.fusions import FUSIONS, Fusion, fusions_of
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.passes.manager import Pass, PassResult, run_pass
+from amp_transpiler.precision.device_faults import faulty_operators
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.training import holds_gradients
+from amp_transpiler.program.program import Program
+from amp_transpiler.targets.any import ANY
+from amp_transpiler.targets.tensorrt import TENSORRT
+
+__all__ = ["Fuse", "Fused", "check_fusions", "fuse", "reason_against_fusions"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fused:
+    """Says what was fused.
+
+    Attributes:
+        operators: each with how many of them there are more than before.
+        missing: names of fusions that were not done, since the target lacks an operator or computes it wrongly.
+        reason: why nothing was done; empty where something might have been.
+    """
+
+    operators: dict[str, int] = dataclasses.field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def is_contrib(self) -> bool:
+        """Whether operators of ONNX Runtime are among them."""
+        return any(_KINDS[operator] == "contrib" for operator in self.operators)
+
+
+def check_fusions(choice: str, policy: Policy) -> None:
+    """Raise OptionError if a result would not run where it is wanted, or if nothing is to be changed.
+
+    Args:
+        choice: the option, as in `ops.fusions.fusions_of`.
+        policy: how to decide.
+    """
+    fusions = fusions_of(choice)
+    if not fusions:
+        return
+    if policy.copies:
+        raise OptionError("fuse has no meaning where nothing is changed: drop it, or choose another level or preset")
+    if policy.target.name in (TENSORRT.name, ANY.name) and any(fusion.kind == "contrib" for fusion in fusions):
+        raise OptionError(
+            f"fuse: contrib operators are those of ONNX Runtime's own kernels, which target {policy.target.name} may "
+            "not have: choose standard, or target cuda or cpu"
+        )
+
+
+def reason_against_fusions(program: Program) -> str:
+    """Return why a program is left as it is; empty if nothing speaks against it."""
+    if program.is_training or program.has_variables or program.merged is not None or holds_gradients(program.model):
+        return "it is a training program, whose backward pass reads what would be fused"
+    if any(region_of(node) for node in all_nodes(program.model)):
+        return "it has regions of fp16_guard or disable_amp, which fused operators would lose"
+    return ""
+
+
+def fuse(program: Program, choice: str, policy: Policy) -> Fused:
+    """Fuse a prepared program, in place, as an option says.
+
+    Args:
+        program: a typed program in plain form; float32 where it is low later.
+        choice: the option, as in `ops.fusions.fusions_of`.
+        policy: names target, release, format and device.
+    """
+    wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset_of(program.model, "")]
+    if not wanted:
+        return Fused()
+    if reason := reason_against_fusions(program):
+        return Fused(reason=reason)
+    faulty = faulty_operators(policy.target, policy.low, policy.device)
+    missing = tuple(fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty))
+    names = {fusion.name for fusion in wanted} - set(missing)
+    before = _counted(program.model)
+    if run_pass(Fuse(names), program.model).modified:
+        program.touch()
+    operators = dict(sorted((_counted(program.model) - before).items()))
+    logger.info("fused: %s", operators)
+    return Fused(operators, missing)
+
+
+class Fuse(Pass[PassResult]):
+    """Does some fusions, one pass after the other, and removes what nobody reads any more; counts what is fused.
+
+    It is one pass, since typing and verifying a model takes longer than fusing it.
+
+    Args:
+        names: the fusions, as in `ops/fusions.py`.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+
+    def call(self, model: ir.Model) -> PassResult:
+        count = 0
+        for pass_ in self._passes():
+            result = pass_(model)
+            if result.modified:
+                count += result.count
+                RemoveUnusedNodesPass()(model)
+        return PassResult(model, modified=bool(count), count=count)
+
+    def _passes(self) -> list[Pass[PassResult]]:
+        """Return the passes in their order. Attention comes first: it reads products with their biases."""
+        from amp_transpiler.passes.fuse_attention import FuseAttention
+        from amp_transpiler.passes.fusion.bias_gelus import FuseBiasGelus
+        from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
+        from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
+
+        return [
+            *([FuseAttention()] if "Attention" in self._names else ()),
+            FuseWrittenOut(self._names),
+            FuseSkipNorms(self._names, gemms=True),
+            FuseBiasGelus(self._names),
+        ]
+
+
+def _is_sound(fusion: Fusion, policy: Policy, faulty: Collection[str]) -> bool:
+    """Whether the target has the operators of ONNX Runtime that a fusion writes, and computes them rightly."""
+    if fusion.kind == "standard":
+        return True  # an operator without a kernel is written out by its definition
+    kernels = policy.target.release.kernels(policy.target.name)
+    for operator in fusion.operators:
+        domain, _, op_type = operator.rpartition("::")
+        if operator in faulty or not kernels.mentions(domain, op_type, f"tensor({policy.low.name})"):
+            return False
+    return True
+
+
+_KINDS = {operator: fusion.kind for fusion in FUSIONS for operator in fusion.operators}
+
+
+def _counted(model: ir.Model) -> collections.Counter[str]:
+    names = (operator_name(node) for node in model.graph)
+    return collections.Counter(name for name in names if name in _KINDS)

@@ -1,0 +1,157 @@
+"""Normalisations and GELU that are written as several nodes, written as one: rows of `passes/rewrite.py`.
+
+The forms are those by which the cost model knows what ONNX Runtime fuses (`cost/fused_patterns.py`). Here their numbers
+count, too: a fused operator has them built in.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import onnx_ir as ir
+
+from amp_transpiler.cost.fused_patterns import LAYER_NORM, PATTERNS, RMS_NORM, RMS_NORM_BY_RECIPROCAL
+from amp_transpiler.graph.constness import constant_array, constant_of, single_number
+from amp_transpiler.graph.match import Binding
+from amp_transpiler.graph.sizes import Sizes
+from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.rewrite import Rewrite, rewrite
+
+__all__ = ["FuseWrittenOut"]
+
+logger = logging.getLogger(__name__)
+
+_CONTRIB = "com.microsoft"
+_NUMBERS: Mapping[str, float] = MappingProxyType(
+    {
+        "one": 1.0,
+        "unit": 1.0,
+        "half": 0.5,
+        "two": 2.0,
+        "three": 3.0,
+        "root": math.sqrt(2.0),
+        "inverse": math.sqrt(0.5),
+        "linear": math.sqrt(2.0 / math.pi),
+        "cubic": 0.044715,
+    }
+)
+"""Name of a constant in a form -> its number."""
+_CLOSE = 1e-6  # relative: constants of exporters are rounded to float32, some to seven digits
+_BY_ERF, _BY_TANH = ("a GELU", "a tanh GELU")
+
+
+class FuseWrittenOut(Pass[PassResult]):
+    """Writes LayerNormalization, root mean square normalisation and GELU as one node each; counts them.
+
+    1. A normalisation is over the last axis, with a scale of its size, in float32.
+    2. The constants of GELU are those of its definition.
+    3. Nodes that others read, too, stay for them.
+
+    It looks at the main graph, whose constants are in one form.
+
+    Args:
+        names: the fusions that are done, as in `ops/fusions.py`.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def call(self, model: ir.Model) -> PassResult:
+        kinds = {node.op_type for node in model.graph}
+        count = 0
+        for rows in _rounds(self._names, kinds, lambda: Sizes(model.graph)):
+            replaced = rewrite(model, rows, list(model.graph))
+            if replaced and rows[0].domain:
+                model.graph.opset_imports.setdefault(_CONTRIB, 1)
+            count += replaced
+        if count:
+            logger.info("%d normalisations and GELUs written as one operator", count)
+        return PassResult(model, modified=bool(count), count=count)
+
+
+def _rounds(
+    names: Collection[str], kinds: Collection[str], sizes_of: Callable[[], Sizes]
+) -> Iterator[Sequence[Rewrite]]:
+    """Yield the rows of one operator after the other.
+
+    LayerNormalization comes before root mean square normalisation, of which it is one: of what is centred.
+
+    Args:
+        names: the fusions.
+        kinds: the operators in the model.
+        sizes_of: returns the sizes of its values.
+    """
+    if {"ReduceMean", "Sqrt"} <= set(kinds):
+        sizes = sizes_of()
+
+        def applies(norm: Binding) -> bool:
+            return _has_its_numbers(norm) and _is_over_last_axis(norm, sizes)
+
+        if "LayerNormalization" in names:
+            yield [Rewrite(form, "LayerNormalization(x, scale, shift)", applies, _layer_norm) for form in LAYER_NORM]
+        if name := _first(names, "RMSNormalization", "SimplifiedLayerNormalization"):
+            forms = (*RMS_NORM, *RMS_NORM_BY_RECIPROCAL)
+            yield [Rewrite(form, f"{name}(x, scale)", applies, _layer_norm) for form in forms]
+    if "Erf" in kinds and (name := _first(names, "Gelu", "com.microsoft::Gelu")):
+        yield _gelus(name, _BY_ERF)
+    if "Tanh" in kinds and (name := _first(names, "Gelu", "FastGelu")):
+        yield _gelus(name, _BY_TANH)
+
+
+def _first(names: Collection[str], *wanted: str) -> str:
+    return next((name for name in wanted if name in names), "")
+
+
+def _gelus(name: str, pattern: str) -> Sequence[Rewrite]:
+    """Return the rows of GELU as one of its operators, by the name of the fusion."""
+    (forms,) = (row.forms for row in PATTERNS if row.name == pattern)
+    domain = "" if name == "Gelu" else _CONTRIB
+    attributes = _by_tanh if pattern == _BY_TANH and not domain else None
+    operator = name.rpartition("::")[2]
+    return [Rewrite(form, f"{operator}(x)", _has_its_numbers, attributes, domain) for form in forms]
+
+
+def _layer_norm(norm: Binding) -> dict[str, object]:
+    return {"axis": -1, "epsilon": single_number(norm["epsilon"]), "stash_type": 1}
+
+
+def _by_tanh(_: Binding) -> dict[str, object]:
+    return {"approximate": "tanh"}
+
+
+def _has_its_numbers(match: Binding) -> bool:
+    """Whether all is float32, and constants are the numbers that their names in the form stand for."""
+    if match["x"].dtype != ir.DataType.FLOAT or match.last.outputs[0].dtype != ir.DataType.FLOAT:
+        return False
+    for name, value in match.values.items():
+        number = single_number(value) if name in _NUMBERS else None
+        if name in _NUMBERS and (number is None or not math.isclose(number, _NUMBERS[name], rel_tol=_CLOSE)):
+            return False
+        if name in _NUMBERS and _rank(value) > 1:
+            return False  # it may add a dimension to what it meets
+    return True
+
+
+def _rank(constant: ir.Value) -> int:
+    tensor = constant_of(constant)
+    return 0 if tensor is None else len(tensor.shape)
+
+
+def _is_over_last_axis(norm: Binding, sizes: Sizes) -> bool:
+    shape = sizes.shape(norm["x"])
+    if not shape or not isinstance(shape[-1], int):
+        return False
+    if any(sizes.shape(norm.values[name]) != shape[-1:] for name in ("scale", "shift") if name in norm.values):
+        return False
+    if _rank(norm["epsilon"]) > 1 or any(node.op_type == "Cast" for node in norm.nodes):
+        return False
+    means = [node for node in norm.nodes if node.op_type == "ReduceMean"]
+    return all(_axes(node) in ([-1], [len(shape) - 1]) and node.attributes.get_int("keepdims", 1) for node in means)
+
+
+def _axes(mean: ir.Node) -> list[int]:
+    axes = constant_array(mean.inputs[1]) if len(mean.inputs) > 1 else None
+    return [int(axis) for axis in (mean.attributes.get_ints("axes", ()) if axes is None else axes.reshape(-1))]
