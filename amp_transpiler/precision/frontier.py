@@ -103,7 +103,7 @@ class Frontier:
             return self.exact
         return self._within(lambda point: self.predicted(point) <= limit, self.exact)
 
-    def widened(self, point: Point, rooms: Mapping[str, float]) -> Point:
+    def widened(self, point: Point, rooms: Mapping[str, float], held: frozenset[str] = frozenset()) -> Point:
         """Return the cheapest choice that is found which has all low nodes of another one, and little more error.
 
         Around the nodes that are added the cut decides, so that none costs more casts than it saves.
@@ -111,6 +111,7 @@ class Frontier:
         Args:
             point: the choice; it is returned if nothing can be added.
             rooms: output -> by how much the square of its predicted error may grow.
+            held: nodes that stay float32.
         """
         weights = tuple((output, 1.0 / max(room, _LEAST)) for output, room in sorted(rooms.items()))
         most = {output: error + max(0.0, rooms.get(output, 0.0)) for output, error in self.squares(point).items()}
@@ -118,7 +119,11 @@ class Frontier:
         def holds(other: Point) -> bool:
             return all(error <= most[output] for output, error in self.squares(other).items())
 
-        return self._within(holds, point, point.low, weights)
+        return self._within(holds, point, point.low, weights, held)
+
+    def extended(self, point: Point, names: Iterable[str]) -> Point:
+        """Return the cheapest choice with all low nodes of another one, in which only named ones may be low besides."""
+        return self._at(0.0, self.open_names - point.low.union(names), point.low)
 
     def without(self, names: Iterable[str]) -> Point:
         """Return the cheapest choice in which some nodes are float32."""
@@ -172,6 +177,7 @@ class Frontier:
         best: Point,
         held_low: frozenset[str] = frozenset(),
         weights: _OutputWeights = (),
+        held: frozenset[str] = frozenset(),
     ) -> Point:
         """Return the cheapest choice that is found which keeps a bound.
 
@@ -183,8 +189,9 @@ class Frontier:
             best: a choice that does.
             held_low: nodes that stay low.
             weights: what outputs count.
+            held: nodes that stay float32.
         """
-        held, errors = frozenset[str](), self._prices(weights).nodes
+        errors = self._prices(weights).nodes
         for _ in range(_HOLDS):
             multiplier, best = self._neighbours(holds, best, held, held_low, weights)
             beyond = self._at(multiplier, held, held_low, weights).low - best.low

@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 _FAILURES = 2  # the search for the bound stops after so many failing runs, once a choice holds
 _WORTH = 0.001  # the least gain that is worth a run, as a share of all costs
 _NEARLY = 0.8  # the share of the room below a limit that low nodes may fill
-_LEAST_PART = 2.0**-6  # the least part of what is blamed that is asked for
 _LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: new nodes may be predicted better
 _FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
 _KIND_RUNS = 20  # the most runs that kinds of operators may take there
 _CONFIRMATIONS = 4  # how many choices that hold in one draw are judged by all draws
+_REPAIR = 12  # the most runs of the last repair
 _AGAIN = 8  # the most runs for another choice, where the best one fails in another draw
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
@@ -240,7 +240,6 @@ class _Search:
             start = self._run(frontier.free)
         runs, first = self._policy.search_runs, Trial(frontier.free, start)
         turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
-        self._fill(runs + 1 - len(self._excesses))
         if self._limited and any(size <= _FEW_ELEMENTS for size in self._sizes()):
             self._bisect_kinds()
         assert self._best is not None
@@ -261,15 +260,18 @@ class _Search:
         assert self._best is not None
         point, measured = self._best
         confirmed = self._conversions.confirmed(measured)
-        if confirmed.excess <= 1.0 or measured.excess > 1.0:
+        if measured.excess > 1.0:
             return confirmed
         logger.info("%d nodes low: %.3g of what is allowed in the worst draw", len(point.low), confirmed.excess)
-        self._by_all_draws, self._deciding = True, confirmed.failing_turn  # others may fail there, too
-        self._excesses[point], self._best = confirmed.excess, None
-        self._frontier.learn(point, _felt(confirmed))
-        return self._conversions.confirmed(self._another(point, confirmed))
+        self._by_all_draws, self._best = True, None
+        self._note(point, confirmed)
+        if confirmed.excess > 1.0:
+            self._best, self._deciding = None, confirmed.failing_turn  # others may fail there, too
+            self._another(point, confirmed)
+        self._fill(_REPAIR)
+        return self._conversions.confirmed(self._best[1])
 
-    def _another(self, point: Point, confirmed: Measured) -> Measured:
+    def _another(self, point: Point, confirmed: Measured) -> None:
         """Find a choice that keeps the limits in all draws, to replace one that does not."""
         likely = [known for known, excess in self._excesses.items() if excess <= 1.0]
         likely.sort(key=lambda known: (known.cost, sorted(known.low)))
@@ -285,8 +287,6 @@ class _Search:
             self._run(conditioned)
         if not self._holds():
             self._run(self._frontier.exact)
-        assert self._best is not None
-        return self._best[1]
 
     def _holds(self) -> bool:
         """Whether a choice keeps the limits."""
@@ -307,28 +307,61 @@ class _Search:
     def _fill(self, runs: int) -> None:
         """Add low nodes to the best choice, as long as the limits leave room for them.
 
-        First those that are predicted to fit. Where they fail, or none fits, nodes may be blamed for more than they
-        add, as all that fail together share the blame. Then half of what parts the best choice from the nearest one
-        that fails is asked for, a quarter, and so on. Every turn uses up a run, or asks for half as much: so it ends.
+        Those that are predicted to fit are added. If they do not, a few of them may be due to it: they are found by
+        bisection and stay float32, and the others are asked for again. Every turn takes a run at least: so it ends.
 
         Args:
             runs: how many conversions may be run.
         """
-        frontier, part = self._frontier, 1.0
-        while runs > 0 and part >= _LEAST_PART and self._best is not None:
+        frontier, last, culprits = self._frontier, len(self._excesses) + runs, frozenset[str]()
+        while len(self._excesses) < last:
+            assert self._best is not None
             best, measured = self._best
-            is_predicted = part == 1.0
-            if measured.excess >= (1.0 if is_predicted else _NEARLY):
+            if measured.excess >= 1.0:
                 return
-            candidate = frontier.widened(best, self._rooms() if is_predicted else self._blamed(part))
-            is_worth = best.cost - candidate.cost >= _WORTH * frontier.exact.cost
-            if not is_worth and not is_predicted:
+            candidate: Point | None = frontier.widened(best, self._rooms(), culprits)
+            if candidate is None or not self._is_worth(candidate):
+                candidate = self._nearest_failing(culprits)
+            if candidate is None:
                 return
-            if not is_worth or candidate in self._excesses:
-                part /= 2
-                continue
-            runs -= 1
-            part = part / 2 if self._run(candidate) > 1.0 else 1.0
+            if candidate not in self._excesses:
+                self._run(candidate)
+            if self._excesses[candidate] > 1.0:
+                culprits |= self._culprits(candidate, last)
+
+    def _is_worth(self, candidate: Point) -> bool:
+        """Whether a choice costs so much less than the best one that it is worth a run."""
+        assert self._best is not None
+        return self._best[0].cost - candidate.cost >= _WORTH * self._frontier.exact.cost
+
+    def _nearest_failing(self, culprits: frozenset[str]) -> Point | None:
+        """Return the failing choice that has the fewest low nodes besides those of the best one; None without any."""
+        assert self._best is not None
+        low = self._best[0].low
+        failing = [
+            point
+            for point, excess in self._excesses.items()
+            if excess > 1.0 and point.low - low and not point.low & culprits and self._is_worth(point)
+        ]
+        return min(failing, key=lambda point: (len(point.low - low), point.cost), default=None)
+
+    def _culprits(self, failing: Point, last: int) -> frozenset[str]:
+        """Bisect what a failing choice has low besides the best one; return the few nodes because of which it fails.
+
+        Args:
+            failing: the choice.
+            last: how many conversions may be known at the end.
+        """
+        assert self._best is not None
+        suspects = [name for name in self._frontier.names if name in failing.low - self._best[0].low]
+        while len(suspects) > 1 and len(self._excesses) < last:
+            middle = len(suspects) // 2
+            candidate = self._frontier.extended(self._best[0], suspects[:middle])
+            if candidate not in self._excesses:
+                self._run(candidate)
+            holds = self._excesses[candidate] <= 1.0
+            suspects = suspects[middle:] if holds else suspects[:middle]
+        return frozenset(suspects)
 
     def _bisect_kinds(self) -> None:
         """Make one kind of operator float32 after the other, first the kind that has the largest error by itself.
@@ -368,14 +401,6 @@ class _Search:
             wrong = square / predicted if predicted > 0.0 and square > 0.0 else 1.0
             rooms[output] = _NEARLY * (1.0 - square) / max(wrong, _LEAST_WRONG)
         return rooms
-
-    def _blamed(self, part: float) -> dict[str, float]:
-        """Return a part of the same, or of what the nearest choice that fails is blamed for, where that is more."""
-        assert self._best is not None
-        failing = [point for point, excess in self._excesses.items() if 1.0 < excess < math.inf]
-        nearest = min(failing, key=lambda point: (self._excesses[point], point.cost), default=self._frontier.free)
-        blamed, squares = self._frontier.squares(nearest), self._frontier.squares(self._best[0])
-        return {name: part * max(room, blamed[name] - squares[name]) for name, room in self._rooms().items()}
 
     def repaired(self, best: Measured) -> tuple[str, ...]:
         """Return the nodes that were low at first and are float32 in another conversion."""
