@@ -42,7 +42,8 @@ _CONVERSIONS = "amp_transpiler.verification.conversions"
 _FRONTIER, _ERRORS = "amp_transpiler.precision.frontier", "amp_transpiler.precision.output_errors"
 HEURISTICS: dict[str, tuple[Switch, ...]] = {
     ALL: (),
-    "the local repair": ((_SEARCH, "_Search._fill", lambda *_: None),),
+    "the last repair": ((_SEARCH, "_Search._repair", lambda *_: None),),
+    "bisection of what fails": ((_SEARCH, "_Search._culprits", lambda *arguments: arguments[1].low),),
     "kinds of operators": ((_SEARCH, "_Search._bisect_kinds", lambda *_: None),),
     "holding nodes between two neighbours": ((_FRONTIER, "_HOLDS", 1),),
     "correction by what was measured": ((_FRONTIER, "Frontier.learn", lambda *_: None),),

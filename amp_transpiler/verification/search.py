@@ -44,7 +44,7 @@ _LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: 
 _FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
 _KIND_RUNS = 20  # the most runs that kinds of operators may take there
 _CONFIRMATIONS = 4  # how many choices that hold in one draw are judged by all draws
-_REPAIR = 12  # the most runs of the last repair
+_REPAIR_RUNS = 12  # the most runs of the last repair
 _AGAIN = 8  # the most runs for another choice, where the best one fails in another draw
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
@@ -247,12 +247,13 @@ class _Search:
             exact = (0.0, _milliseconds(conversions.prepared, self._policy))
             if exact < self._rank(*self._best):
                 self._run(frontier.exact)
-        best = self._confirmed()
+        self._judge_by_all_draws()
+        self._repair(_REPAIR_RUNS)
         logger.info("%d conversions were run", len(self._excesses))
-        return best
+        return conversions.confirmed(self._best[1])
 
-    def _confirmed(self) -> Measured:
-        """Return the best conversion of which the worst draw keeps the limits; without one, that with the least error.
+    def _judge_by_all_draws(self) -> None:
+        """Hold the best choice against the worst draw, and look for another one if it is beyond the limits there.
 
         Runs before were judged by one draw. Where another draw of the best choice is beyond the limits, that of others
         may be, too: from then on every run is judged by all draws. Float32 throughout is the last resort.
@@ -260,16 +261,12 @@ class _Search:
         assert self._best is not None
         point, measured = self._best
         confirmed = self._conversions.confirmed(measured)
-        if measured.excess > 1.0:
-            return confirmed
         logger.info("%d nodes low: %.3g of what is allowed in the worst draw", len(point.low), confirmed.excess)
-        self._by_all_draws, self._best = True, None
+        self._by_all_draws, self._best = True, (point, confirmed)
         self._note(point, confirmed)
-        if confirmed.excess > 1.0:
-            self._best, self._deciding = None, confirmed.failing_turn  # others may fail there, too
+        if measured.excess <= 1.0 < confirmed.excess:
+            self._deciding = confirmed.failing_turn  # others may fail there, too
             self._another(point, confirmed)
-        self._fill(_REPAIR)
-        return self._conversions.confirmed(self._best[1])
 
     def _another(self, point: Point, confirmed: Measured) -> None:
         """Find a choice that keeps the limits in all draws, to replace one that does not."""
@@ -304,7 +301,7 @@ class _Search:
         high = {str(node.name) for node in ancestors_of(amplifier)}
         return self._frontier.point(point.low - high)
 
-    def _fill(self, runs: int) -> None:
+    def _repair(self, runs: int) -> None:
         """Add low nodes to the best choice, as long as the limits leave room for them.
 
         Those that are predicted to fit are added. If they do not, a few of them may be due to it: they are found by
@@ -330,8 +327,10 @@ class _Search:
                 culprits |= self._culprits(candidate, last)
 
     def _is_worth(self, candidate: Point) -> bool:
-        """Whether a choice costs so much less than the best one that it is worth a run."""
+        """Whether a choice costs so much less than the best one that it is worth a run, or why it fails."""
         assert self._best is not None
+        if self._excesses.get(candidate, math.inf) <= 1.0:
+            return False  # it is not the best one, as its result is slower
         return self._best[0].cost - candidate.cost >= _WORTH * self._frontier.exact.cost
 
     def _nearest_failing(self, culprits: frozenset[str]) -> Point | None:

@@ -27,7 +27,7 @@ def test_the_table_sets_answers_beside_those_with_everything_on():
         case = {"model": "a", "dtype": "float16", "prefer": "size", "share": share, "off": off, "searched": True}
         return {**case, "low": low, "excess": excess, "runs": runs, "seconds": 1.0, "run_seconds": 3.0}
 
-    repair = "the local repair"
+    repair = "the last repair"
     records = [
         record(ablate_auto.ALL, 0.5, 10, 0.9, 4),
         record(ablate_auto.ALL, 0.1, 10, 0.9, 4),
