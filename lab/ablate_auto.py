@@ -44,7 +44,6 @@ HEURISTICS: dict[str, tuple[Switch, ...]] = {
     ALL: (),
     "the last repair": ((_SEARCH, "_Search._repair", lambda *_: None),),
     "bisection of what fails": ((_SEARCH, "_Search._culprits", lambda *arguments: arguments[1].low),),
-    "kinds of operators": ((_SEARCH, "_Search._bisect_kinds", lambda *_: None),),
     "holding nodes between two neighbours": ((_FRONTIER, "_HOLDS", 1),),
     "correction by what was measured": ((_FRONTIER, "Frontier.learn", lambda *_: None),),
     "luck clears nobody": ((_ERRORS, "_without_luck", list),),
@@ -53,7 +52,6 @@ HEURISTICS: dict[str, tuple[Switch, ...]] = {
         (_FRONTIER, "_rounds_nothing", lambda _: False),
     ),
     "less is asked for after a failure": ((_BOUND, "_WARIER", 1.0),),
-    "less than the bound is asked for": ((_BOUND, "_NEARER", 1.0),),
 }
 
 

@@ -72,7 +72,6 @@ class Frontier:
 
     Attributes:
         names, open_names: the nodes that may be either, in the order of execution and as a set.
-        kinds: operator -> those of its nodes.
         free: the cheapest choice of all.
         exact: float32 wherever there is a choice.
     """
@@ -87,9 +86,6 @@ class Frontier:
         self._casts: dict[Point, frozenset[str]] = {}  # values that become low by a cast
         self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
         self.names = [str(node.name) for nodes in self._items for node in nodes]
-        self.kinds: dict[str, list[str]] = {}
-        for node in (node for nodes in self._items for node in nodes):
-            self.kinds.setdefault(operator_name(node), []).append(str(node.name))
         moving = [node for nodes in self._items for node in nodes if _rounds_nothing(node)]
         exact = [str(node.name) for node in moving]
         self._errors = OutputErrors.of(evidence, allowed, exact, _origins(moving))
@@ -124,10 +120,6 @@ class Frontier:
     def extended(self, point: Point, names: Iterable[str]) -> Point:
         """Return the cheapest choice with all low nodes of another one, in which only named ones may be low besides."""
         return self._at(0.0, self.open_names - point.low.union(names), point.low)
-
-    def without(self, names: Iterable[str]) -> Point:
-        """Return the cheapest choice in which some nodes are float32."""
-        return self._at(0.0, names)
 
     def point(self, low: Collection[str]) -> Point:
         """Return the choice in which just these nodes are low, of those that may be either."""

@@ -12,8 +12,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.conversion import Conversion, candidate_of, convert
 from amp_transpiler.errors import ModelError
@@ -41,8 +39,6 @@ _FAILURES = 2  # the search for the bound stops after so many failing runs, once
 _WORTH = 0.001  # the least gain that is worth a run, as a share of all costs
 _NEARLY = 0.8  # the share of the room below a limit that low nodes may fill
 _LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: new nodes may be predicted better
-_FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
-_KIND_RUNS = 20  # the most runs that kinds of operators may take there
 _CONFIRMATIONS = 4  # how many choices that hold in one draw are judged by all draws
 _REPAIR_RUNS = 12  # the most runs of the last repair
 _AGAIN = 8  # the most runs for another choice, where the best one fails in another draw
@@ -101,7 +97,7 @@ def best_conversion(
         evidence = _evidence(conversions, notes, cache=cache)
     if evidence.ranges and not is_step:
         policy = dataclasses.replace(policy, evidence=evidence)
-    search = _Search(tried, conversions, policy, evidence, limited=limited)
+    search = _Search(tried, conversions, policy, evidence)
     best = conversions.confirmed(tried[0]) if holds else search.turned()
     repaired, shown = search.repaired(best), policy.numerics == "shown"
     if outcomes is not None:
@@ -204,12 +200,9 @@ class _Search:
         conversions: Conversions,
         policy: Policy,
         evidence: Evidence,
-        *,
-        limited: bool = False,
     ) -> None:
         first = tried[-1]
         self._tried, self._conversions, self._policy, self._evidence = tried, conversions, policy, evidence
-        self._limited = limited
         opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
         self._frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
         free = opened.assignment(opened.choices.solve())
@@ -240,8 +233,6 @@ class _Search:
             start = self._run(frontier.free)
         runs, first = self._policy.search_runs, Trial(frontier.free, start)
         turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
-        if self._limited and any(size <= _FEW_ELEMENTS for size in self._sizes()):
-            self._bisect_kinds()
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._excesses:
             exact = (0.0, _milliseconds(conversions.prepared, self._policy))
@@ -355,39 +346,14 @@ class _Search:
         suspects = [name for name in self._frontier.names if name in failing.low - self._best[0].low]
         while len(suspects) > 1 and len(self._excesses) < last:
             middle = len(suspects) // 2
-            candidate = self._frontier.extended(self._best[0], suspects[:middle])
-            if candidate not in self._excesses:
-                self._run(candidate)
-            holds = self._excesses[candidate] <= 1.0
-            suspects = suspects[middle:] if holds else suspects[:middle]
+            halves = suspects[:middle], suspects[middle:]
+            candidates = [self._frontier.extended(self._best[0], half) for half in halves]
+            chosen = min((0, 1), key=lambda place: self._frontier.predicted(candidates[place]))
+            if candidates[chosen] not in self._excesses:
+                self._run(candidates[chosen])
+            holds = self._excesses[candidates[chosen]] <= 1.0
+            suspects = halves[1 - chosen] if holds else halves[chosen]
         return frozenset(suspects)
-
-    def _bisect_kinds(self) -> None:
-        """Make one kind of operator float32 after the other, first the kind that has the largest error by itself.
-
-        Errors of an output with few elements cancel by chance. No prediction tells where, yet a few trials may.
-        """
-        frontier, kinds = self._frontier, self._frontier.kinds
-        if 2 * len(kinds) > _KIND_RUNS:
-            return
-        alone = {kind: frontier.point(names) for kind, names in kinds.items()}
-        for point in alone.values():
-            if point not in self._excesses:
-                self._run(point)
-        ranked = sorted(kinds, key=lambda kind: (-self._excesses[alone[kind]], kind))
-        for count in range(1, len(ranked)):
-            assert self._best is not None
-            candidate = frontier.without(name for kind in ranked[:count] for name in kinds[kind])
-            if candidate.cost >= self._best[0].cost and self._best[1].excess <= 1.0:
-                break
-            if candidate not in self._excesses:
-                self._run(candidate)
-
-    def _sizes(self) -> list[int]:
-        """Return how many elements every output has that has a limit, in all samples together."""
-        outputs, limits = self._conversions.reference.outputs, self._policy.limits
-        names = [name for name in outputs[0] if math.isfinite(limits.for_output(name))]
-        return [sum(np.asarray(arrays[name]).size for arrays in outputs) for name in names]
 
     def _rooms(self) -> dict[str, float]:
         """Return by how much the predicted square of every output may grow, if predictions stay as wrong."""
