@@ -52,6 +52,7 @@ HEURISTICS: dict[str, tuple[Switch, ...]] = {
         (_FRONTIER, "_rounds_nothing", lambda _: False),
     ),
     "less is asked for after a failure": ((_BOUND, "_WARIER", 1.0),),
+    "less than the bound is asked for": ((_BOUND, "_NEARER", 1.0),),
 }
 
 

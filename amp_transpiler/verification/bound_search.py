@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 
 __all__ = ["Trial", "turn"]
 
-_WARIER = 0.75  # of the bound, after each candidate that failed though it was predicted to hold, until one holds
+_NEARER = 0.95  # of the error that is allowed: predictions are not exact
+_WARIER = 0.75  # times that, after each candidate that failed though it was predicted to hold, until one holds
 _FAR = 0.25  # of the last limit, where a measurement says nothing but "too much"
 _CLOSE = 1.05  # a bracket as narrow as this holds no candidate worth a run
 _ASKED = 8  # candidates that are asked for, for each that may be measured: many limits have the same cheapest one
@@ -79,7 +80,7 @@ def turn(
         # The last run goes to what cannot fail.
         limit = 0.0
         if not is_last:
-            limit = _next_limit(predicted(trial.candidate), trial.measured, good, bad, _WARIER**failed)
+            limit = _next_limit(predicted(trial.candidate), trial.measured, good, bad, _NEARER * _WARIER**failed)
         candidate = cheapest(limit)
         if candidate not in known:
             measured = measure(candidate)

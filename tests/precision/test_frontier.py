@@ -49,11 +49,20 @@ def test_what_adds_nothing_stays_low_under_any_limit():
     assert frontier({**ERRORS, "a": 0.0}).cheapest(1e-6).low == {"a"}
 
 
-def test_choices_without_some_nodes():
+# low nodes of a choice, nodes that may be low besides -> those that are
+EXTENDED = {
+    "one product more": ("b", "a", {"a", "b"}),
+    "all that may be": ("b", "ac", {"a", "b", "c"}),
+    "nothing that is not worth its casts": ("", "c", set()),
+    "what is low stays": ("c", "", {"c"}),
+}
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_choices_that_extend_others(name):
+    low, others, expected = EXTENDED[name]
     one = frontier()
-    assert one.kinds == {"MatMul": ["a", "b"], "Tanh": ["c"]}
-    assert one.without(["c"]).low == {"a", "b"}
-    assert one.without(["a", "b"]).low == frozenset(), "the Tanh alone is not worth its casts"
+    assert one.extended(one.point({*low}), others).low == expected
 
 
 LAYERS = 8

@@ -183,27 +183,6 @@ def test_wrong_predictions_cost_two_products_at_most(share, monkeypatch):
     assert sum(chosen[name] == "high" for name in names) <= fewest + 2
 
 
-# The errors of two equal products cancel, so that both may be low together.
-CANCELS = parse(
-    """(float[1,4] x) => (float[1,1] y) {
-        [a] h = MatMul (x, v) [b] k = MatMul (x, v) [c] d = Sub (h, k) [t] t = Tanh (d) [e] e = Gemm (x, u)
-        [s] y = Add (t, e) }""",
-    v=array(4, 1, seed=1, scale=50.0),
-    u=array(4, 1, seed=2, scale=0.5),
-)
-
-
-@pytest.mark.slow
-def test_where_errors_of_a_number_cancel_kinds_of_operators_are_tried(monkeypatch):
-    """Nothing that is predicted leads to a choice with both products, and no other has any of the three."""
-    far = {"y": {"a": 1e3, "b": 1e3, "e": 1e-7, "s": 1e-7, "t": 0.0, "c": 0.0}}
-    monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: Evidence(node_errors_by_output=far))
-    report = amp.transpile(CANCELS, inputs={"x": array(1, 4)}, tolerance=2e-5, cache=False, prefer="size")
-    chosen = support.decisions(report)
-    assert report.verdict_word == "verified"
-    assert {name for name in "abes" if chosen[name] == "low"} == {"a", "b"}
-
-
 # Six branches, of which one loses nearly all of its digits in a difference; nothing that is predicted tells it apart.
 CULPRIT = parse(
     "(float[4,4] x) => (float[24,4] y) {"
