@@ -138,7 +138,7 @@ class Bisection:
         frontier = Frontier(opened.choices, opened.weights, Evidence(), {})
         free = opened.assignment(opened.choices.solve()).decisions
         fixed = sum(made.precision == "low" and node.name not in frontier.open_names for node, made in free.items())
-        every = frontier.worthwhile(TRIED, above + 1 - fixed)
+        every = worthwhile(frontier, TRIED, above + 1 - fixed)
         if every is None:
             return None
         limits = dataclasses.replace(policy.limits, tolerance=tolerance)
@@ -175,6 +175,30 @@ class Bisection:
             "casts": made.conversion.casts,
             "ms": predict(made.program.model, device, {}, fuse=True).milliseconds,
         }
+
+
+def worthwhile(frontier: Any, most: int, least: int = 0) -> list[Any] | None:
+    """Return every choice in which no nodes are low that save less than their casts cost; None if they are many.
+
+    The best part of some nodes holds that of any fewer of them, as is known of minimum cuts. So whatever is best of
+    some nodes is found from the cheapest choice down, by leaving one node after the other out.
+
+    Args:
+        frontier: the choices of a program.
+        most: how many there may be.
+        least: nodes that are low in each.
+    """
+    points, waiting = {frontier.free: None}, [frontier.free]
+    while waiting:
+        low = waiting.pop().low
+        for name in sorted(low):
+            fewer = frontier.without(frontier.open_names - low | {name})
+            if fewer not in points and len(fewer.low) >= least:
+                points[fewer] = None
+                waiting.append(fewer)
+        if len(points) > most:
+            return None
+    return [point for point in points if len(point.low) >= least]
 
 
 def _error(made: Any) -> float:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["LEAST", "Measurement", "Term", "corrected"]
+__all__ = ["Measurement", "Term", "corrected"]
 
 Term: TypeAlias = tuple[str, str]
 """A part that a choice has or lacks: `("node", name)` or `("cast", value)`."""
@@ -23,8 +23,7 @@ Term: TypeAlias = tuple[str, str]
 _ROUNDS = 40  # measured choices may contradict each other: where errors cancel, less is low with more error
 _AGREE = 1e-3  # of a sum: terms that differ from all that was found by less agree with it
 _UNFORESEEN = 1e-4  # what the terms of a choice add besides what is predicted, so that any of them can be blamed
-LEAST = 1 / 16
-"""Of a predicted term, what it keeps where measured choices contradict each other."""
+_LEAST = 1 / 16  # of a predicted term, what it keeps where measured choices contradict each other
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,15 +39,12 @@ class Measurement:
     found: float
 
 
-def corrected(
-    predicted: Mapping[Term, float], measured: Sequence[Measurement], least: float = LEAST
-) -> dict[Term, float]:
+def corrected(predicted: Mapping[Term, float], measured: Sequence[Measurement]) -> dict[Term, float]:
     """Return the terms nearest to those predicted that agree with what was measured, the last as well as possible.
 
     Args:
         predicted: the terms. An infinite one stays as it is.
         measured: in the order of time; their finds are finite.
-        least: of a predicted term, what it keeps whatever is measured.
     """
     names = [name for name, error in predicted.items() if math.isfinite(error)]
     place = {name: index for index, name in enumerate(names)}
@@ -61,7 +57,7 @@ def corrected(
                 row[place[name]] = part
         rows.append((row, row > 0.0, measurement.found))
     terms = terms + _UNFORESEEN / max(1.0, max((row.sum() for row, _, _ in rows), default=0.0))
-    floor = least * terms
+    floor = _LEAST * terms
     for _ in range(_ROUNDS):
         off = 0.0
         for row, is_part, target in rows:

@@ -1,15 +1,17 @@
 """Finds the best choices between error and cost, from no limit to no error: for every bound on the error the cheapest.
 
 Each point is an exact minimum cut, where an error has a price: Lagrange's multiplier of the bound on the sum of squared
-errors. The higher the price, the fewer nodes are low that the outputs feel. Multipliers give the curve's convex hull;
-between two neighbours on it the nodes with the largest errors are held in float32 one after the other.
+errors. The higher the price, the fewer nodes are low that the outputs feel. Of the choices that multipliers give, two
+neighbours lie on both sides of a bound: the search for them takes the price at which two choices cost the same, and
+replaces one of the two by what is best there, until nothing is better (Handler and Zang 1980, "LARAC" in routing).
+Between the neighbours lie choices that no multiplier gives: there nodes with the largest errors are held in float32.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
 import ml_dtypes
@@ -27,20 +29,11 @@ from amp_transpiler.precision.output_errors import OutputErrors, PricedErrors
 
 __all__ = ["Frontier", "Point"]
 
-_STEPS = 24  # of a bisection for a multiplier: enough to separate a millionth of its logarithm
-_LOOKS = range(6, _STEPS, 2)  # at these steps the bisection checks whether the choice still changes at several places
-_SAME = 1e-9  # as a share of a cost: choices that differ by less change at one place
-_BRANCHES = 40  # the most cuts that are tried around a neighbour of the hull
-_WORK = 12_000  # the most items that these cuts have together, so that large programs are not searched for long
-_LEAST = 1e-9  # the least worth of a node, to divide by
-_LEAST_WEIGHT = 1e-3  # the least weight of an output
-_REWEIGHTED = 2  # how often a limit is asked for again, with less weight for outputs that have room
-_BESIDE = 16  # so many nodes of a choice are tried in float32, and as many others are tried low
-_PRICES = (1 / 2, 8.0)  # prices of the error that is allowed, as shares of all costs
-_HOLDS = 6  # how often regions that do not fit next to a choice are held in float32
+_LEAST = 1e-9  # the least room of an output, to divide by
+_HOLDS = 6  # how often nodes that do not fit next to a choice are held in float32
 _FEW = 4096  # a constant is looked at if it has at most so many numbers
 _FORMATS = (np.float16, ml_dtypes.bfloat16)
-_RANGE = 30.0  # natural logarithm of the largest multiplier, as a share of all costs; the least is its inverse
+_CURVE = np.exp(np.linspace(-30.0, 30.0, 49))  # multipliers of the curve, as shares of all costs: all that change it
 
 
 _OutputWeights: TypeAlias = tuple[tuple[str, float], ...]  # output -> what its error counts, if not all count alike
@@ -68,32 +61,6 @@ class Point:
     casts: int = dataclasses.field(compare=False)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Neighbour:
-    """A choice on the hull, or just off it.
-
-    Attributes:
-        point: the choice; it keeps a limit.
-        cheaper: the multiplier of the neighbour on the hull that does not keep it.
-        dearer: that of the one that does.
-        weights: what outputs count there.
-    """
-
-    point: Point
-    cheaper: float
-    dearer: float
-    weights: _OutputWeights
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Turn:
-    """A multiplier at which another choice becomes the best, and the choices on both sides of it."""
-
-    at: float
-    before: Point
-    after: Point
-
-
 class Frontier:
     """The best choices of a program, for every bound on the error.
 
@@ -116,23 +83,13 @@ class Frontier:
         self._squares: dict[Point, dict[str, float]] = {}
         self._priced: dict[_OutputWeights, PricedErrors] = {}
         self._known: dict[_Key, Point] = {}
-        self._key: dict[Point, _Key] = {}
-        self._solved: dict[_Key, list[bool]] = {}
-        self._chosen: dict[Point, Chosen] = {}
         self._casts: dict[Point, frozenset[str]] = {}  # values that become low by a cast
         self._items = [choices.nodes(item) for item in range(len(self._plain.problem.low))]
         self.names = [str(node.name) for nodes in self._items for node in nodes]
-        self._kinds = {str(node.name): operator_name(node) for nodes in self._items for node in nodes}
         moving = [node for nodes in self._items for node in nodes if _rounds_nothing(node)]
         exact = [str(node.name) for node in moving]
         self._errors = OutputErrors.of(evidence, allowed, exact, _origins(moving))
         self.open_names = frozenset(self.names)
-        self._place = {name: place for place, name in enumerate(self.names)}
-        self._worth = {
-            str(node.name): max(weights.high(node) - weights.low(node), _LEAST)
-            for nodes in self._items
-            for node in nodes
-        }
         self.exact = self._point([False] * len(self._plain.problem.low))
         self.free = self._at(0.0)
 
@@ -140,107 +97,33 @@ class Frontier:
         """Return the cheapest choice that is found whose predicted error is at most `limit`; at 0 `exact`."""
         if limit <= 0.0:
             return self.exact
-        if self.predicted(self.free) <= limit:
-            return self.free
-        best = self._on_hull(limit, ())
-        weights: dict[str, float] = {}
-        several = len(self._errors.outputs) > 1
-        for _ in range(self._budget(_REWEIGHTED * _STEPS) // _STEPS if several else 0):
-            weights = self._weights_of(best.point, weights)
-            neighbour = self._on_hull(limit, tuple(sorted(weights.items())))
-            best = min(best, neighbour, key=lambda each: _rank(each.point))
-        return self._branched(best, limit)
+        return self._within(lambda point: self.predicted(point) <= limit, self.exact)
 
-    def widened(self, point: Point, rooms: Mapping[str, float]) -> Point:
+    def widened(self, point: Point, rooms: Mapping[str, float], held: frozenset[str] = frozenset()) -> Point:
         """Return the cheapest choice that is found which has all low nodes of another one, and little more error.
 
-        Multipliers see no more than the hull of all choices. A choice is often off it, with room for some nodes
-        more. Around each of them the cut decides, so that none costs more casts than it saves.
+        Around the nodes that are added the cut decides, so that none costs more casts than it saves.
 
         Args:
             point: the choice; it is returned if nothing can be added.
             rooms: output -> by how much the square of its predicted error may grow.
+            held: nodes that stay float32.
         """
         weights = tuple((output, 1.0 / max(room, _LEAST)) for output, room in sorted(rooms.items()))
         most = {output: error + max(0.0, rooms.get(output, 0.0)) for output, error in self.squares(point).items()}
-        best, held = point, frozenset[str]()
-        steps = _STEPS // 2
-        for _ in range(max(1, self._budget(_HOLDS * steps) // steps)):
-            below, above = -_RANGE, _RANGE
-            for _ in range(steps):
-                middle = (below + above) / 2
-                point_there = self._at(self._multiplier(middle), held, best.low, weights)
-                if all(error <= most[output] for output, error in self.squares(point_there).items()):
-                    best, above = min(best, point_there, key=_rank), middle
-                else:
-                    below = middle
-            beyond = self._at(self._multiplier(below), held, best.low, weights).low - best.low
-            if not beyond:
-                break
-            held |= {*self._by_error(beyond)[: (len(beyond) + 1) // 2]}
-        return best
 
-    def beside(self, point: Point) -> list[Point]:
-        """Return the neighbours of a choice: with one low node less, or one more, and what is best around it.
+        def holds(other: Point) -> bool:
+            return all(error <= most[output] for output, error in self.squares(other).items())
 
-        Of what is low without a node, only the best part stays low. With a node more, others join it that save casts
-        and add little error. In a large program not every node is tried.
+        return self._within(holds, point, point.low, weights, held)
 
-        Args:
-            point: the choice.
-        """
-        outside = self.open_names - point.low
-        tried = self._budget(_BESIDE)
-        fewer = [self._at(0.0, {*outside, name}) for name in self._by_error(point.low)[:tried]]
-        prices = [price * (self.exact.cost or 1.0) for price in _PRICES]
-        added = list(reversed(self._by_error(outside)))[:tried]
-        more = [self._at(price, (), {*point.low, name}) for name in added for price in prices]
-        return list(dict.fromkeys((*fewer, *more)))
-
-    def of_kinds(self) -> dict[str, Point]:
-        """Return for each kind of operator the choice in which just its nodes are low, as far as they may be."""
-        return {kind: self.point(names) for kind, names in self._by_kind().items()}
-
-    def without(self, kinds: Collection[str]) -> Point:
-        """Return the cheapest choice in which some kinds of operators are float32."""
-        by_kind = self._by_kind()
-        return self._at(0.0, [name for kind in kinds for name in by_kind[kind]])
-
-    def _by_kind(self) -> dict[str, list[str]]:
-        names_of_kind: dict[str, list[str]] = {}
-        for name in self.names:
-            names_of_kind.setdefault(self._kinds[name], []).append(name)
-        return names_of_kind
-
-    def worthwhile(self, most: int, least: int = 0) -> list[Point] | None:
-        """Return every choice in which no nodes are low that save less than their casts cost; None if they are many.
-
-        The best part of some nodes holds that of any fewer of them, as is known of minimum cuts. So whatever is
-        best of some nodes is found from `free` down, by leaving one node after the other out.
-
-        Args:
-            most: how many there may be.
-            least: nodes that are low in each.
-        """
-        points, waiting = {self.free: None}, [self.free]
-        while waiting:
-            low = waiting.pop().low
-            for name in sorted(low):
-                fewer = self._at(0.0, self.open_names - low | {name})
-                if fewer not in points and len(fewer.low) >= least:
-                    points[fewer] = None
-                    waiting.append(fewer)
-            if len(points) > most:
-                return None
-        return [point for point in points if len(point.low) >= least]
+    def extended(self, point: Point, names: Iterable[str]) -> Point:
+        """Return the cheapest choice with all low nodes of another one, in which only named ones may be low besides."""
+        return self._at(0.0, self.open_names - point.low.union(names), point.low)
 
     def point(self, low: Collection[str]) -> Point:
         """Return the choice in which just these nodes are low, of those that may be either."""
         return self._point(self._choices.weighed(_Settled(self._weights, low)).solve())
-
-    def known(self) -> list[Point]:
-        """Return all choices that were looked at, the cheapest first."""
-        return sorted({*self._known.values(), self.exact}, key=_rank)
 
     def predicted(self, point: Point) -> float:
         """Return the predicted error of a choice over the one that is allowed, as far as it is known by now."""
@@ -262,30 +145,8 @@ class Frontier:
         if not point.low or not all(map(math.isfinite, errors.values())):
             return  # of what overflows nothing can be divided among nodes
         self._errors.learn(point.low, self._casts[point], {output: error**2 for output, error in errors.items()})
-        for cache in (self._squares, self._priced, self._known, self._key, self._solved):
+        for cache in (self._squares, self._priced, self._known):
             cache.clear()
-
-    def affordable(self, searches: int) -> int:
-        """Return how many searches for a multiplier may be made, `searches` at most: fewer in a large program."""
-        return self._budget(searches * _STEPS) // _STEPS
-
-    def imagined(self, count: int) -> list[OutputErrors]:
-        """Return errors as they might be, in agreement with all that was measured."""
-        return [self._errors.imagined(seed, self._kinds) for seed in range(count)]
-
-    def cheapest_under(self, errors: OutputErrors, limit: float) -> Point:
-        """Return the cheapest choice that is found whose error is at most `limit`, if errors are these."""
-        state_before = self._errors, self._squares, self._priced, self._known, self._key, self._solved
-        self._errors, self._squares, self._priced = errors, {}, {}
-        self._known, self._key, self._solved = {}, {}, {}
-        try:
-            return self.free if self.predicted(self.free) <= limit else self._on_hull(limit, ()).point
-        finally:
-            self._errors, self._squares, self._priced, self._known, self._key, self._solved = state_before
-
-    def holds_under(self, point: Point, errors: OutputErrors) -> bool:
-        """Whether a choice keeps the limits if errors are these."""
-        return max(errors.squares(point.low, self._casts[point]).values(), default=0.0) <= 1.0
 
     def curve(self, low: Collection[str]) -> list[Point]:
         """Return points of the curve, from no limit to no error; each has less error and costs more than the last.
@@ -293,8 +154,8 @@ class Frontier:
         Args:
             low: nodes of a choice that is among them, wherever it lies.
         """
-        for step in range(2 * _STEPS + 1):
-            self._at(self._multiplier(_RANGE * (step / _STEPS - 1)))
+        for multiplier in _CURVE:
+            self._at(float(multiplier) * (self.exact.cost or 1.0))
         chosen = self.point(low)
         points: list[Point] = []
         for point in sorted({*self._known.values(), self.exact}, key=lambda point: (point.error, point.cost)):
@@ -302,124 +163,84 @@ class Frontier:
                 points.append(point)
         return sorted((*points, chosen), key=lambda point: (-point.error, point.cost))
 
-    def _multiplier(self, logarithm: float) -> float:
-        return math.exp(logarithm) * (self.exact.cost or 1.0)
+    def _within(
+        self,
+        holds: Callable[[Point], bool],
+        best: Point,
+        held_low: frozenset[str] = frozenset(),
+        weights: _OutputWeights = (),
+        held: frozenset[str] = frozenset(),
+    ) -> Point:
+        """Return the cheapest choice that is found which keeps a bound.
 
-    def _on_hull(self, limit: float, weights: _OutputWeights) -> _Neighbour:
-        """Return the best choice that multipliers give within a limit, and what lies beyond it."""
-        below, above = -_RANGE, _RANGE
-        turn: _Turn | None = None
-        for step in range(_STEPS):
-            if turn is None and step in _LOOKS:
-                turn = self._turn(self._multiplier(below), self._multiplier(above), weights)
-            middle = (below + above) / 2
-            if self.predicted(self._beside(turn, self._multiplier(middle), weights)) <= limit:
-                above = middle
-            else:
-                below = middle
-        unlimited = self._at(self._multiplier(above), weights=weights)
-        best = unlimited if self.predicted(unlimited) <= limit else self.exact
-        at = _Neighbour(best, self._multiplier(below), self._multiplier(above), weights)
-        return dataclasses.replace(at, point=min(best, self._filled(at, limit), key=_rank))
-
-    def _turn(self, cheaper: float, dearer: float, weights: _OutputWeights) -> _Turn | None:
-        """Return the only place between two multipliers where another choice becomes the best; None: maybe more turn.
-
-        What a choice costs with the price of its errors is a line over the multiplier. Where the lines of the choices
-        at both ends meet, no other choice lies lower if they are the best there, too; then none does in between.
+        Prices lead to the neighbours of the bound on the hull. Of the nodes that are low in the one beyond it, and not
+        in the best choice so far, the fewest of the largest errors are held in float32; then prices may lead on.
 
         Args:
-            cheaper: the multiplier at one end.
-            dearer: that at the other.
+            holds: whether a choice keeps the bound.
+            best: a choice that does.
+            held_low: nodes that stay low.
             weights: what outputs count.
+            held: nodes that stay float32.
         """
-        none: frozenset[str] = frozenset()
-        keys = [(multiplier, none, none, weights) for multiplier in (cheaper, dearer)]
-        if not all(key in self._solved for key in keys):
-            return None
-        before, after = (self._solved[key] for key in keys)
-        ahead, behind = (_cost_of(weighed, after) - _cost_of(weighed, before) for weighed in map(self._weighed, keys))
-        if not ahead > 0.0 > behind:
-            return None
-        key = cheaper + (dearer - cheaper) * ahead / (ahead - behind), none, none, weights
-        weighed = self._weighed(key)
-        costs = [_cost_of(weighed, low) for low in (before, after, weighed.solve())]
-        if max(costs) - min(costs) > _SAME * max(costs):
-            return None
-        return _Turn(key[0], self._known[keys[0]], self._known[keys[1]])
-
-    def _beside(self, turn: _Turn | None, multiplier: float, weights: _OutputWeights) -> Point:
-        """Return the cheapest choice at a price of errors, where choices may change at only one place."""
-        if turn is not None:
-            none: frozenset[str] = frozenset()
-            best = turn.before if multiplier < turn.at else turn.after
-            self._known.setdefault((multiplier, none, none, weights), best)
-        return self._at(multiplier, weights=weights)
-
-    def _weights_of(self, point: Point, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return what outputs count next: less where the error is less than at the worst one."""
-        squares = self.squares(point)
-        worst = max(squares.values(), default=0.0) or 1.0
-        scaled = {output: weights.get(output, 1.0) * error / worst for output, error in squares.items()}
-        most = max(scaled.values(), default=0.0) or 1.0
-        return {output: max(weight / most, _LEAST_WEIGHT) for output, weight in scaled.items()}
-
-    def _filled(self, at: _Neighbour, limit: float) -> Point:
-        """Return a choice between two neighbours of the hull: some of the nodes that differ are held in float32.
-
-        Args:
-            at: the one that keeps the limit.
-            limit: of the predicted error.
-        """
-        errors = self._prices(at.weights).nodes
-        differing = self._at(at.cheaper, weights=at.weights).low - at.point.low
-        largest = sorted(differing, key=lambda name: (-errors.get(name, 0.0), name))
-        few, many = 0, len(largest)
-        while many - few > 1:  # holding `many` of them keeps the limit, holding `few` does not
-            middle = (few + many) // 2
-            if self.predicted(self._at(at.cheaper, largest[:middle], weights=at.weights)) <= limit:
-                many = middle
-            else:
-                few = middle
-        filled = self._at(at.cheaper, largest[:many], weights=at.weights)
-        return filled if self.predicted(filled) <= limit else at.point
-
-    def _branched(self, at: _Neighbour, limit: float) -> Point:
-        """Return the best choice off the hull that is found by holding single nodes in one precision.
-
-        Each is again a cut, with what is best around the node that is held.
-
-        Args:
-            at: the one that keeps the limit so far.
-            limit: of the predicted error.
-        """
-        budget, best = max(4, self._budget(_BRANCHES)), at.point
-        differing = self._at(at.cheaper, weights=at.weights).low - best.low
-        for name in self._by_error(differing)[: budget // 2]:
-            branch = self._at(at.cheaper, (name,), weights=at.weights)
-            if self.predicted(branch) <= limit and _rank(branch) < _rank(best):
-                best = branch
-        none: frozenset[str] = frozenset()
-        multiplier, held, held_low, weights = self._key.get(best, (at.dearer, none, none, at.weights))
-        for name in reversed(self._by_error(self.open_names - best.low - held)[-budget // 2 :]):
-            if name in best.low:
-                continue
-            branch = self._at(multiplier, held, (*held_low, name), weights)
-            if self.predicted(branch) <= limit and _rank(branch) < _rank(best):
-                best, held_low = branch, held_low | {name}
+        errors = self._prices(weights).nodes
+        for _ in range(_HOLDS):
+            multiplier, best = self._neighbours(holds, best, held, held_low, weights)
+            beyond = self._at(multiplier, held, held_low, weights).low - best.low
+            if not beyond:
+                break
+            largest = sorted(beyond, key=lambda name: (-errors.get(name, 0.0), name))
+            few, many = 0, len(largest)
+            while many - few > 1:  # holding `many` of them keeps the bound, holding `few` does not
+                middle = (few + many) // 2
+                if holds(self._at(multiplier, held | {*largest[:middle]}, held_low, weights)):
+                    many = middle
+                else:
+                    few = middle
+            held |= {*largest[:many]}
+            filled = self._at(multiplier, held, held_low, weights)
+            best = min(best, filled, key=_rank) if holds(filled) else best
         return best
 
-    def _budget(self, cuts: int) -> int:
-        """Return how many cuts may be solved, `cuts` at most: fewer in a large program."""
-        return min(cuts, _WORK // max(1, len(self._items)))
+    def _neighbours(
+        self,
+        holds: Callable[[Point], bool],
+        dear: Point,
+        held: frozenset[str],
+        held_low: frozenset[str],
+        weights: _OutputWeights,
+    ) -> tuple[float, Point]:
+        """Return the neighbours of a bound on the hull: the price of the one beyond it, and the one that keeps it.
 
-    def _by_error(self, names: Iterable[str]) -> list[str]:
-        """Return names of nodes, those with the largest error for what they are worth first.
-
-        Where several have the same, the last of the program come first: what belongs together stays together.
+        Args:
+            holds: whether a choice keeps the bound.
+            dear: a choice that does.
+            held: nodes that stay float32.
+            held_low: nodes that stay low.
+            weights: what outputs count.
         """
-        errors = self._prices().nodes
-        return sorted(names, key=lambda name: (-errors.get(name, 0.0) / self._worth[name], -self._place[name]))
+        price, cheap = 0.0, self._at(0.0, held, held_low, weights)
+        if holds(cheap):
+            return price, min(cheap, dear, key=_rank)
+        while (between_both := self._price_between(cheap, dear, weights)) is not None:
+            between = self._at(between_both, held, held_low, weights)
+            cost, error = between.cost, self._error(between, weights)
+            if holds(between) and (cost, error) < (dear.cost, self._error(dear, weights)):
+                dear = between
+            elif not holds(between) and (error, cost) < (self._error(cheap, weights), cheap.cost):
+                price, cheap = between_both, between
+            else:  # it is one of both, or no better
+                break
+        return price, dear
+
+    def _price_between(self, cheap: Point, dear: Point, weights: _OutputWeights) -> float | None:
+        """Return the multiplier at which two choices cost the same with their errors; None if there is none."""
+        saved = self._error(cheap, weights) - self._error(dear, weights)
+        return (dear.cost - cheap.cost) / saved if saved > 0.0 and dear.cost > cheap.cost else None
+
+    def _error(self, point: Point, weights: _OutputWeights) -> float:
+        """Return the error of a choice as the cut counts it."""
+        return self._prices(weights).of_choice(point.low, self._casts[point])
 
     def _at(
         self, multiplier: float, held: Iterable[str] = (), held_low: Iterable[str] = (), weights: _OutputWeights = ()
@@ -427,9 +248,7 @@ class Frontier:
         """Return the cheapest choice at a price of errors, with some nodes held in float32 and others kept low."""
         key = multiplier, frozenset(held), frozenset(held_low), weights
         if key not in self._known:
-            self._solved[key] = self._weighed(key).solve()
-            self._known[key] = self._point(self._solved[key])
-            self._key.setdefault(self._known[key], key)
+            self._known[key] = self._point(self._weighed(key).solve())
         return self._known[key]
 
     def _weighed(self, key: _Key) -> Choices:
@@ -469,12 +288,8 @@ class Frontier:
             cost=self._cost(chosen),
             casts=len(chosen.casts),
         )
-        self._chosen[point], self._casts[point], self._squares[point] = chosen, casts, squares
+        self._casts[point], self._squares[point] = casts, squares
         return point
-
-
-def _cost_of(weighed: Choices, low: Sequence[bool]) -> float:
-    return weighed.unit * weighed.problem.cost(low)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,21 +7,14 @@ import math
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.precision.corrections import LEAST, Measurement, Term, corrected
+from amp_transpiler.precision.corrections import Measurement, Term, corrected
 from amp_transpiler.precision.evidence import Evidence, read_key
 
 __all__ = ["OutputErrors", "PricedErrors"]
 
 _Errors = Mapping[str, float]
-
-_FREEDOM = 2.0  # degrees of Student's distribution: most predictions are good, and a few are wrong by far
-_SPREAD = 0.8  # of the logarithm of a squared error, times that
-_FARTHEST = 12.0  # that a logarithm is off
-_SURPRISE = 10.0  # times the square that was predicted
-_UNFORESEEN = 1e-4  # what nodes of which nothing is predicted may add together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +34,13 @@ class PricedErrors:
     def of_nodes(self, names: Iterable[str]) -> float:
         """Return what some nodes add, as far as it is finite."""
         return math.fsum(error for name in names if math.isfinite(error := self.nodes.get(name, 0.0)))
+
+    def of_choice(self, nodes: Collection[str], casts: Collection[str]) -> float:
+        """Return what some low nodes and casts add."""
+        of_nodes = math.fsum(self.nodes.get(name, 0.0) for name in nodes)
+        of_casts = math.fsum(self.shared.get(value, 0.0) for value in casts)
+        felt = (error for value in casts for node, error in self.reads.get(value, {}).items() if node in nodes)
+        return of_nodes + of_casts + math.fsum(felt)
 
     def of_reads(self, value: ir.Value, nodes: Sequence[ir.Node]) -> float:
         """Return what it adds that nodes read a value low."""
@@ -79,40 +79,24 @@ class _Terms:
             largest[origin] = max(largest.get(origin, 0.0), error)
         return largest
 
-    def scaled(self, factors: _Errors, moved: Mapping[str, str], least: _Errors) -> _Terms:
-        """Return the same with every term times a factor.
-
-        Args:
-            factors: name of a node or an origin of casts -> the factor.
-            moved: value -> the one whose numbers it has.
-            least: node -> what it adds before that, if less is predicted.
-        """
-        nodes = {name: factors[name] * max(error, least.get(name, 0.0)) for name, error in self.nodes.items()}
-        nodes |= {name: factors[name] * error for name, error in least.items() if name not in self.nodes}
-        by = {value: factors[moved.get(value, value)] for value in {*self.casts, *self.reads}}
-        casts = {value: by[value] * error for value, error in self.casts.items()}
-        reads = {value: {node: by[value] * error for node, error in at.items()} for value, at in self.reads.items()}
-        return _Terms(nodes, casts, reads)
-
     def part(self, value: str, low: Collection[str]) -> float:
         """Return which part of a cast's error counts where some nodes are low."""
         whole = self.casts.get(value, 0.0)
         return self._cast(value, low) / whole if 0.0 < whole < math.inf else 1.0
 
-    def corrected(self, measured: Sequence[Measurement], moved: Mapping[str, str], least: float) -> _Terms:
+    def corrected(self, measured: Sequence[Measurement], moved: Mapping[str, str]) -> _Terms:
         """Return the same, corrected by what was measured.
 
         Args:
             measured: the choices.
             moved: value -> the one whose numbers it has.
-            least: of a predicted term, what it keeps whatever is measured.
         """
         known = dict.fromkeys(term for measurement in measured for term in measurement.parts)
         terms: dict[Term, float] = dict.fromkeys(known, 0.0)
         terms |= {("node", name): error for name, error in self.nodes.items()}
         largest = self.largest(moved)
         terms |= {("cast", value): error for value, error in largest.items()}
-        terms = corrected(terms, measured, least)
+        terms = corrected(terms, measured)
         nodes = {name: error for (kind, name), error in terms.items() if kind == "node"}
         casts = {name: error for (kind, name), error in terms.items() if kind == "cast"}
         for value, error in self.casts.items():
@@ -144,7 +128,6 @@ class OutputErrors:
     _exact: frozenset[str]
     _moved: Mapping[str, str]
     _measured: Mapping[str, list[Measurement]]
-    _least: float = LEAST
     _terms: Mapping[str, _Terms] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,11 +152,6 @@ class OutputErrors:
         outputs = [output for output, error in allowed.items() if math.isfinite(error)]
         predicted = {output: _terms(evidence, output, allowed[output]) for output in outputs}
         return cls(predicted, frozenset(exact), moved, {output: [] for output in outputs})
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs."""
-        return tuple(self._predicted)
 
     def squares(self, nodes: Collection[str], casts: Collection[str]) -> dict[str, float]:
         """Return the square of the error of every output.
@@ -205,54 +183,9 @@ class OutputErrors:
             self._measured[output].append(Measurement(parts, errors.get(output, 0.0)))
         self._correct()
 
-    def imagined(self, seed: int, kinds: Mapping[str, str]) -> OutputErrors:
-        """Return errors as they might be: others than those predicted, yet in agreement with all that was measured.
-
-        Where a choice had far more error than predicted, every other answer blames a single one of its nodes, or all of
-        one kind: of two causes neither of which was foreseen the one of which more was predicted is hardly likelier.
-
-        Args:
-            seed: of the random numbers; for each there is one answer.
-            kinds: node that may be low -> its operator.
-        """
-        random = np.random.default_rng(seed)
-        blamed = [name for name in kinds if name not in self._exact]
-        least = dict.fromkeys(blamed, _UNFORESEEN / max(1, len(blamed)))
-        names = {*kinds}
-        for terms in self._predicted.values():
-            names |= {*terms.nodes, *(self._moved.get(value, value) for value in (*terms.casts, *terms.reads))}
-        drawn = np.clip(_SPREAD * random.standard_t(_FREEDOM, len(names)), -_FARTHEST, _FARTHEST)
-        factors = dict(zip(sorted(names), map(float, np.exp(drawn)), strict=True))
-        output, suspects, error = self._unforeseen()
-        if suspects and seed % 2:
-            culprit = suspects[random.integers(len(suspects))]
-            whole = seed % 4 == 1
-            for name in suspects:
-                if name == culprit or (whole and kinds.get(name) == kinds.get(culprit)):
-                    before = max(self._predicted[output].nodes.get(name, 0.0), least.get(name, 0.0))
-                    factors[name] = error / before if before > 0.0 else 1.0
-        predicted = {of: terms.scaled(factors, self._moved, least) for of, terms in self._predicted.items()}
-        return OutputErrors(predicted, self._exact, self._moved, self._measured, _least=0.0)
-
-    def _unforeseen(self) -> tuple[str, list[str], float]:
-        """Return the output whose error was the least foreseen, the nodes that may be the cause, and the error."""
-        worst, surprise = _SURPRISE, ("", list[str](), 0.0)
-        for output, measured in self._measured.items():
-            cleared = {term for measurement in measured if measurement.found <= 1.0 for term in measurement.parts}
-            nodes = self._predicted[output].nodes
-            for measurement in measured:
-                expected = math.fsum(nodes.get(name, 0.0) for kind, name in measurement.parts if kind == "node")
-                if measurement.found > 1.0 and measurement.found > worst * expected:
-                    worst = measurement.found / expected if expected > 0.0 else math.inf
-                    suspects = [
-                        name for kind, name in measurement.parts if kind == "node" and (kind, name) not in cleared
-                    ]
-                    surprise = output, suspects, measurement.found
-        return surprise
-
     def _correct(self) -> None:
         self._terms = {
-            output: terms.corrected(_without_luck(measured), self._moved, self._least)
+            output: terms.corrected(_without_luck(measured), self._moved)
             if (measured := self._measured[output])
             else terms
             for output, terms in self._predicted.items()

@@ -76,8 +76,8 @@ def turn(
         if failures is not None and _failures(trials) >= failures:
             break
         is_last = len(trials) == runs and not any(each.holds for each in trials)
-        # The last run goes to what cannot fail.
         failed = 0 if any(each.holds for each in trials) else len(trials) - 1
+        # The last run goes to what cannot fail.
         limit = 0.0
         if not is_last:
             limit = _next_limit(predicted(trial.candidate), trial.measured, good, bad, _NEARER * _WARIER**failed)
@@ -107,7 +107,7 @@ def _failures(trials: list[Trial[C]]) -> int:
     return sum(not trial.holds for trial in trials[first:])
 
 
-def _next_limit(predicted: float, measured: float, good: float, bad: float, nearer: float) -> float:
+def _next_limit(predicted: float, measured: float, good: float, bad: float, part: float) -> float:
     """Return the predicted error to ask for next, between what is known to hold and what is known not to.
 
     Args:
@@ -115,14 +115,14 @@ def _next_limit(predicted: float, measured: float, good: float, bad: float, near
         measured: the same as found.
         good: the largest predicted error that holds.
         bad: the least one that does not.
-        nearer: which part of the error that is allowed is aimed at.
+        part: which part of the error that is allowed is asked for.
     """
     if not math.isfinite(bad):  # nothing is predicted of what overflows, or where no error is allowed
         return max(1.0, 2.0 * good)
     if not math.isfinite(measured):
         wanted = _FAR * bad
     elif measured > 0.0:
-        wanted = nearer * predicted / measured
+        wanted = part * predicted / measured
     else:
         wanted = bad
     if good < wanted < bad:

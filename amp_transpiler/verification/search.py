@@ -10,9 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Mapping, Sequence
 
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.conversion import Conversion, candidate_of, convert
@@ -38,24 +36,12 @@ __all__ = ["Found", "best_conversion", "worst_error"]
 logger = logging.getLogger(__name__)
 
 _FAILURES = 2  # the search for the bound stops after so many failing runs, once a choice holds
-_FURTHER = 4  # the most runs that go to promising choices off the hull, right after the search for the bound
-_WORTH = 0.005  # the least gain that is worth a run, as a share of all costs
-_WORTH_FILLING = 0.001  # likewise, where a run only adds a few low nodes to the best choice
-_LIKELY = 0.95  # the share of the allowed error at which promising choices are looked for
-_UNLIKELY = 0.1  # a choice is not run if it keeps the limits with at most this chance
-_WORLDS = 32  # how many sets of errors are drawn, each in agreement with the measurements; chances are shares of these
-_GUESSES = 12  # for so many of these sets, the cheapest choice that holds under it becomes a candidate
-_FEW_GUESSES = 4  # likewise, where many candidates are there already
-_NEARLY, _LITTLE = 0.8, 0.1  # the first and the least share of the room below a limit that low nodes may fill
-_LEAST_PART = 2.0**-10  # the least share of the blamed error that is asked for: less adds no further node
-_BARELY = 0.5  # below this share of the allowed error, nodes are probably blamed for more than they add
+_WORTH = 0.001  # the least gain that is worth a run, as a share of all costs
+_NEARLY = 0.8  # the share of the room below a limit that low nodes may fill
 _LEAST_WRONG = 0.1  # measured over predicted error is taken for at least this: new nodes may be predicted better
-_FEW_ELEMENTS = 16  # the errors of an output of at most so many elements may cancel by chance
-_NEAR = 1.5  # up to this multiple of the allowed error, the neighbours of a choice are candidates: one may hold
-_SMALL = ((32, 20), (64, 12))  # open nodes at most, and how many further conversions may be run: each takes little time
 _CONFIRMATIONS = 4  # how many choices that hold in one draw are judged by all draws
+_REPAIR_RUNS = 12  # the most runs of the last repair
 _AGAIN = 8  # the most runs for another choice, where the best one fails in another draw
-_EVERY = 200  # if there are at most so many worthwhile choices, all are candidates
 
 _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 
@@ -111,7 +97,7 @@ def best_conversion(
         evidence = _evidence(conversions, notes, cache=cache)
     if evidence.ranges and not is_step:
         policy = dataclasses.replace(policy, evidence=evidence)
-    search = _Search(tried, conversions, policy, evidence, limited=limited)
+    search = _Search(tried, conversions, policy, evidence)
     best = conversions.confirmed(tried[0]) if holds else search.turned()
     repaired, shown = search.repaired(best), policy.numerics == "shown"
     if outcomes is not None:
@@ -214,12 +200,9 @@ class _Search:
         conversions: Conversions,
         policy: Policy,
         evidence: Evidence,
-        *,
-        limited: bool = False,
     ) -> None:
         first = tried[-1]
         self._tried, self._conversions, self._policy, self._evidence = tried, conversions, policy, evidence
-        self._limited = limited
         opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
         self._frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
         free = opened.assignment(opened.choices.solve())
@@ -235,7 +218,10 @@ class _Search:
         self._deciding: int | None = None
 
     def turned(self) -> Measured:
-        """Turn the conversion towards float32 until it keeps the limits."""
+        """Turn the conversion towards float32 until it keeps the limits, then add what they leave room for.
+
+        The page `docs/precision.md` says the same in words, step by step.
+        """
         frontier, conversions = self._frontier, self._conversions
         for measured in self._tried:
             low = _low_names(measured.conversion.assignment)
@@ -246,27 +232,19 @@ class _Search:
         if start is None:
             start = self._run(frontier.free)
         runs, first = self._policy.search_runs, Trial(frontier.free, start)
-        trials = turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
-        runs += 1
-        self._further(min(_FURTHER, runs - len(trials)))
-        self._fill(runs - len(self._excesses))
-        self._further(runs - len(self._excesses))
-        self._halve(runs - len(self._excesses))
-        if self._limited:
-            left = self._refine(max(0, runs - len(self._excesses)) + _small_runs(len(frontier.names)))
-            if any(size <= _FEW_ELEMENTS for size in self._sizes()):
-                self._refine(self._bisect_kinds(left))
+        turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._excesses:
             exact = (0.0, _milliseconds(conversions.prepared, self._policy))
             if exact < self._rank(*self._best):
                 self._run(frontier.exact)
-        best = self._confirmed()
+        self._judge_by_all_draws()
+        self._repair(_REPAIR_RUNS)
         logger.info("%d conversions were run", len(self._excesses))
-        return best
+        return conversions.confirmed(self._best[1])
 
-    def _confirmed(self) -> Measured:
-        """Return the best conversion of which the worst draw keeps the limits; without one, that with the least error.
+    def _judge_by_all_draws(self) -> None:
+        """Hold the best choice against the worst draw, and look for another one if it is beyond the limits there.
 
         Runs before were judged by one draw. Where another draw of the best choice is beyond the limits, that of others
         may be, too: from then on every run is judged by all draws. Float32 throughout is the last resort.
@@ -274,20 +252,16 @@ class _Search:
         assert self._best is not None
         point, measured = self._best
         confirmed = self._conversions.confirmed(measured)
-        if confirmed.excess <= 1.0 or measured.excess > 1.0:
-            return confirmed
         logger.info("%d nodes low: %.3g of what is allowed in the worst draw", len(point.low), confirmed.excess)
-        self._by_all_draws, self._deciding = True, confirmed.failing_turn  # others may fail there, too
-        self._excesses[point], self._best = confirmed.excess, None
-        self._frontier.learn(point, _felt(confirmed))
-        return self._conversions.confirmed(self._another(point, confirmed))
+        self._by_all_draws, self._best = True, (point, confirmed)
+        self._note(point, confirmed)
+        if measured.excess <= 1.0 < confirmed.excess:
+            self._deciding = confirmed.failing_turn  # others may fail there, too
+            self._another(point, confirmed)
 
-    def _another(self, point: Point, confirmed: Measured) -> Measured:
+    def _another(self, point: Point, confirmed: Measured) -> None:
         """Find a choice that keeps the limits in all draws, to replace one that does not."""
-        conditioned = self._before_amplifier(point, confirmed)
-        if conditioned is not None and conditioned not in self._excesses:
-            self._run(conditioned)
-        likely = [known for known, excess in self._excesses.items() if excess <= 1.0 and known != conditioned]
+        likely = [known for known, excess in self._excesses.items() if excess <= 1.0]
         likely.sort(key=lambda known: (known.cost, sorted(known.low)))
         for known in likely[:_CONFIRMATIONS]:
             if not self._holds():
@@ -295,10 +269,12 @@ class _Search:
         if not self._holds():
             first = Trial(point, confirmed.excess)
             turn(self._frontier.cheapest, self._frontier.predicted, self._run, first, _AGAIN, _FAILURES)
+        cost = self._best[0].cost if self._best is not None and self._holds() else math.inf
+        conditioned = self._before_amplifier(point, confirmed)
+        if conditioned is not None and conditioned.cost < cost:
+            self._run(conditioned)
         if not self._holds():
             self._run(self._frontier.exact)
-        assert self._best is not None
-        return self._best[1]
 
     def _holds(self) -> bool:
         """Whether a choice keeps the limits."""
@@ -316,121 +292,68 @@ class _Search:
         high = {str(node.name) for node in ancestors_of(amplifier)}
         return self._frontier.point(point.low - high)
 
-    def _further(self, runs: int) -> None:
-        """Run the choices from which most is to be expected, as long as there are any."""
-        while runs > 0 and (candidate := self._promising()) is not None:
-            runs -= 1
-            self._run(candidate)
-
-    def _fill(self, runs: int) -> None:
+    def _repair(self, runs: int) -> None:
         """Add low nodes to the best choice, as long as the limits leave room for them.
 
-        Most of the room is asked for first. A choice that fails leaves half of it. Every turn uses up a run, or asks
-        for half as much down to a bound: so it ends, whatever errors are.
+        Those that are predicted to fit are added. If they do not, a few of them may be due to it: they are found by
+        bisection and stay float32, and the others are asked for again. Every turn takes a run at least: so it ends.
 
         Args:
             runs: how many conversions may be run.
         """
-        room, frontier = _NEARLY, self._frontier
-        while runs > 0 and room > _LITTLE and self._best is not None:
-            best, measured = self._best
-            if not measured.excess < 1.0:
-                return
-            candidate = frontier.widened(best, {name: room * most for name, most in self._rooms().items()})
-            if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
-                return
-            if candidate in self._excesses:  # what is known already is no answer: less is asked for
-                room /= 2
-                continue
-            runs -= 1
-            if self._run(candidate) > 1.0:
-                room /= 2
-
-    def _halve(self, runs: int) -> None:
-        """Where the best choice has barely any error, add low nodes that are blamed for more than there is room for.
-
-        All that fail together share the blame. If one of them is the cause, half of them can be low. Every turn uses up
-        a run, or asks for half as much down to a bound: so it ends, whatever errors are.
-
-        Args:
-            runs: how many conversions may be run.
-        """
-        frontier, part = self._frontier, 0.5
-        while runs > 0 and part >= _LEAST_PART and self._best is not None:
-            best, measured = self._best
-            if measured.excess > _BARELY:
-                return
-            blamed, before = frontier.squares(frontier.free), frontier.squares(best)
-            rooms = {output: part * max(0.0, blamed[output] - error) for output, error in before.items()}
-            candidate = frontier.widened(best, rooms)
-            if best.cost - candidate.cost < _WORTH_FILLING * frontier.exact.cost:
-                return
-            if candidate in self._excesses:  # what is blamed for a changed shape may have no error at all
-                part /= 2
-                continue
-            runs -= 1
-            part = part / 2 if self._run(candidate) > 1.0 else 0.5
-
-    def _refine(self, runs: int) -> int:
-        """Try what differs little from the best choice, or from one that nearly holds; in a small program any choice.
-
-        Args:
-            runs: how many conversions may be run.
-
-        Returns:
-            How many of them are left.
-        """
-        frontier, looked = self._frontier, set[Point]()
-        every = frontier.worthwhile(_EVERY) if runs > 0 else None
-        pool = {*(every or ())}
-        while runs > 0:
+        frontier, last, culprits = self._frontier, len(self._excesses) + runs, frozenset[str]()
+        while len(self._excesses) < last:
             assert self._best is not None
-            best, _ = self._best
-            near = [point for point, excess in self._excesses.items() if excess <= _NEAR and point.cost < best.cost]
-            for point in (best, *near):
-                if every is None and point not in looked:
-                    pool |= {*frontier.beside(point)}
-                    looked.add(point)
-            candidate = self._promising(pool, _FEW_GUESSES, unlikely=0.0)
+            best, measured = self._best
+            if measured.excess >= 1.0:
+                return
+            candidate: Point | None = frontier.widened(best, self._rooms(), culprits)
+            if candidate is None or not self._is_worth(candidate):
+                candidate = self._nearest_failing(culprits)
             if candidate is None:
-                break
-            runs -= 1
-            self._run(candidate)
-        return runs
-
-    def _bisect_kinds(self, runs: int) -> int:
-        """Make one kind of operator float32 after the other, first the kind that has the largest error by itself.
-
-        Errors of an output with few elements cancel by chance. No prediction tells where, yet a few trials may.
-
-        Args:
-            runs: how many conversions may be run; nothing is done if they may not be enough.
-
-        Returns:
-            How many of them are left.
-        """
-        frontier, before = self._frontier, len(self._excesses)
-        alone = frontier.of_kinds()
-        if runs < 2 * len(alone):
-            return runs
-        for point in alone.values():
-            if point not in self._excesses:
-                self._run(point)
-        ranked = sorted(alone, key=lambda kind: (-self._excesses[alone[kind]], kind))
-        for count in range(1, len(ranked)):
-            assert self._best is not None
-            candidate = frontier.without(ranked[:count])
-            if candidate.cost >= self._best[0].cost and self._best[1].excess <= 1.0:
-                break
+                return
             if candidate not in self._excesses:
                 self._run(candidate)
-        return runs - (len(self._excesses) - before)
+            if self._excesses[candidate] > 1.0:
+                culprits |= self._culprits(candidate, last)
 
-    def _sizes(self) -> list[int]:
-        """Return how many elements every output has that has a limit, in all samples together."""
-        outputs, limits = self._conversions.reference.outputs, self._policy.limits
-        names = [name for name in outputs[0] if math.isfinite(limits.for_output(name))]
-        return [sum(np.asarray(arrays[name]).size for arrays in outputs) for name in names]
+    def _is_worth(self, candidate: Point) -> bool:
+        """Whether a choice costs so much less than the best one that it is worth a run, or why it fails."""
+        assert self._best is not None
+        if self._excesses.get(candidate, math.inf) <= 1.0:
+            return False  # it is not the best one, as its result is slower
+        return self._best[0].cost - candidate.cost >= _WORTH * self._frontier.exact.cost
+
+    def _nearest_failing(self, culprits: frozenset[str]) -> Point | None:
+        """Return the failing choice that has the fewest low nodes besides those of the best one; None without any."""
+        assert self._best is not None
+        low = self._best[0].low
+        failing = [
+            point
+            for point, excess in self._excesses.items()
+            if excess > 1.0 and point.low - low and not point.low & culprits and self._is_worth(point)
+        ]
+        return min(failing, key=lambda point: (len(point.low - low), point.cost), default=None)
+
+    def _culprits(self, failing: Point, last: int) -> frozenset[str]:
+        """Bisect what a failing choice has low besides the best one; return the few nodes because of which it fails.
+
+        Args:
+            failing: the choice.
+            last: how many conversions may be known at the end.
+        """
+        assert self._best is not None
+        suspects = [name for name in self._frontier.names if name in failing.low - self._best[0].low]
+        while len(suspects) > 1 and len(self._excesses) < last:
+            middle = len(suspects) // 2
+            halves = suspects[:middle], suspects[middle:]
+            candidates = [self._frontier.extended(self._best[0], half) for half in halves]
+            chosen = min((0, 1), key=lambda place: self._frontier.predicted(candidates[place]))
+            if candidates[chosen] not in self._excesses:
+                self._run(candidates[chosen])
+            holds = self._excesses[candidates[chosen]] <= 1.0
+            suspects = halves[1 - chosen] if holds else halves[chosen]
+        return frozenset(suspects)
 
     def _rooms(self) -> dict[str, float]:
         """Return by how much the predicted square of every output may grow, if predictions stay as wrong."""
@@ -441,35 +364,8 @@ class _Search:
         for output, predicted in self._frontier.squares(best).items():
             square = max(measured.excesses.get(output, 0.0), beside) ** 2
             wrong = square / predicted if predicted > 0.0 and square > 0.0 else 1.0
-            rooms[output] = (1.0 - square) / max(wrong, _LEAST_WRONG)
+            rooms[output] = _NEARLY * (1.0 - square) / max(wrong, _LEAST_WRONG)
         return rooms
-
-    def _promising(
-        self, beside: Collection[Point] = (), guesses: int = _GUESSES, unlikely: float = _UNLIKELY
-    ) -> Point | None:
-        """Return the choice from which most is to be expected: what it gains, times the chance that it holds.
-
-        Args:
-            beside: further choices to look at.
-            guesses: ways in which errors may differ, whose best choices are looked at.
-            unlikely: a chance that is not worth a run.
-        """
-        assert self._best is not None
-        frontier, (best, measured) = self._frontier, self._best
-        if measured.excess > 1.0:
-            return None
-        worlds = frontier.imagined(_WORLDS)
-        points = {frontier.cheapest(_LIKELY), *frontier.known(), *beside}  # what it looks at on its way is known then
-        points |= {frontier.cheapest_under(world, _LIKELY) for world in worlds[: frontier.affordable(guesses)]}
-        least = _WORTH * frontier.exact.cost
-        hoped = [
-            (odds * (best.cost - point.cost), -point.cost, sorted(point.low), point)
-            for point in points
-            if point.cost < best.cost - least
-            and point not in self._excesses
-            and (odds := sum(frontier.holds_under(point, world) for world in worlds) / _WORLDS) > unlikely
-        ]
-        return max(hoped, key=lambda row: row[:3])[3] if hoped else None
 
     def repaired(self, best: Measured) -> tuple[str, ...]:
         """Return the nodes that were low at first and are float32 in another conversion."""
@@ -534,11 +430,6 @@ class _Search:
             timed = self._policy.objective == "time"
             self._costs[point] = _milliseconds(measured.program, self._policy) if timed else point.cost
         return 0.0, self._costs[point]
-
-
-def _small_runs(nodes: int) -> int:
-    """Return how many further conversions of a small program may be run."""
-    return next((runs for most, runs in _SMALL if nodes <= most), 0)
 
 
 def _felt(measured: Measured) -> dict[str, float]:

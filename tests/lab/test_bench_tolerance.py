@@ -1,10 +1,19 @@
 """The benchmark of tolerances: what a bisection by operator kind keeps low, and whether any choice keeps more."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import onnx
 import pytest
 
-from bench_tolerance import SHARES, Bisection, examine, low_table
+from amp_transpiler.files.loading import load
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.precision.assign import open_choices
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.frontier import Frontier
+from amp_transpiler.systems.choice import Request, choose_policy
+from bench_tolerance import SHARES, Bisection, examine, low_table, worthwhile
 from tests.support import array, parse
 
 MODEL = parse(
@@ -46,3 +55,29 @@ def test_cases_in_which_nothing_has_more_are_told_apart(files):
     record["low"][0]["low"] = 0
     *_, last = low_table({"model": record})
     assert last[1] == "3", "one that has fewer is never left out"
+
+
+def worthwhile_by_hand(frontier):
+    """Return the low nodes of every choice that is the best one of some nodes."""
+    names = sorted(frontier.open_names)
+    held = (held for count in range(len(names) + 1) for held in itertools.combinations(names, count))
+    return {frontier.without(nodes).low for nodes in held}
+
+
+WORTHWHILE = [
+    "[a] h = MatMul (x, w) [b] i = Tanh (h) [c] j = Tanh (x) [d] k = Add (i, j) [e] y = Relu (k)",
+    "[a] h = Tanh (x) [b] i = Relu (h) [c] j = MatMul (i, w) [d] k = Transpose (j) [e] l = Add (k, h) [f] y = Neg (l)",
+]
+
+
+@pytest.mark.parametrize("text", WORTHWHILE)
+def test_all_choices_that_are_worth_their_casts(text):
+    model = load(parse(f"(float[4,4] x) => (float[4,4] y) {{ {text} }}", w=array(4, 4))).model
+    propagate_types(model)
+    opened = open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
+    frontier = Frontier(opened.choices, opened.weights, Evidence(), {})
+    every = worthwhile_by_hand(frontier)
+    assert {point.low for point in worthwhile(frontier, 64)} == every
+    assert {point.low for point in worthwhile(frontier, 64, least=3)} == {low for low in every if len(low) >= 3}
+    assert worthwhile(frontier, len(every)) is not None
+    assert worthwhile(frontier, len(every) - 1) is None

@@ -168,36 +168,19 @@ def errors_of_all_choices():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.9, 0.8, 0.6, 0.5, 0.4, 0.25])
-def test_in_a_small_program_no_choice_is_overlooked(share, monkeypatch):
-    """Though those products that add the most are predicted to add the least, as many are low as in the best choice."""
+def test_wrong_predictions_cost_two_products_at_most(share, monkeypatch):
+    """Those products that add the most are predicted to add the least, so what was measured must tell.
+
+    What fails blames all its nodes in the proportions that were predicted, so a wrong order takes many runs to mend.
+    The search before tried all choices of so small a program; on real models that kept nothing more low.
+    """
     wrong = {"y": {f"m{i}": error for i, error in enumerate((1e-12, 1e-11, 1e-10, 1e-9, 1e-12, 1e-10))}}
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: Evidence(node_errors_by_output=wrong))
     feeds, names, errors = {"x": array(4, 4, seed=9)}, {f"m{i}" for i in range(6)}, errors_of_all_choices()
     tolerance = share * errors[()]
     fewest = min(len(high) for high, error in errors.items() if error <= tolerance)
     chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance, cache=False, prefer="size"))
-    assert sum(chosen[name] == "high" for name in names) <= fewest < 6
-
-
-# The errors of two equal products cancel, so that both may be low together.
-CANCELS = parse(
-    """(float[1,4] x) => (float[1,1] y) {
-        [a] h = MatMul (x, v) [b] k = MatMul (x, v) [c] d = Sub (h, k) [t] t = Tanh (d) [e] e = Gemm (x, u)
-        [s] y = Add (t, e) }""",
-    v=array(4, 1, seed=1, scale=50.0),
-    u=array(4, 1, seed=2, scale=0.5),
-)
-
-
-@pytest.mark.slow
-def test_where_errors_of_a_number_cancel_kinds_of_operators_are_tried(monkeypatch):
-    """Nothing that is predicted leads to a choice with both products, and no other has any of the three."""
-    far = {"y": {"a": 1e3, "b": 1e3, "e": 1e-7, "s": 1e-7, "t": 0.0, "c": 0.0}}
-    monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: Evidence(node_errors_by_output=far))
-    report = amp.transpile(CANCELS, inputs={"x": array(1, 4)}, tolerance=2e-5, cache=False, prefer="size")
-    chosen = support.decisions(report)
-    assert report.verdict_word == "verified"
-    assert {name for name in "abes" if chosen[name] == "low"} == {"a", "b"}
+    assert sum(chosen[name] == "high" for name in names) <= fewest + 2
 
 
 # Six branches, of which one loses nearly all of its digits in a difference; nothing that is predicted tells it apart.
