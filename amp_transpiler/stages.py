@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
@@ -240,7 +240,8 @@ def _prepare(job: Job) -> Findings:
     warnings += aided.warnings
     notes: tuple[str, ...] = ()
     is_sound = not warnings and not optimization.findings.warnings
-    if is_sound and not optimization.fused and (count := attentions_to_fuse(program, policy)):
+    may_optimize = job.plan.options.fuse == NO_FUSION and not optimization.fused
+    if is_sound and may_optimize and (count := attentions_to_fuse(program, policy)):
         notes = (_offer(count),)
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
@@ -259,11 +260,18 @@ def _fuse(program: Program, policy: Policy, choice: str) -> Optimization:
     if fused.missing:
         without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
         notes.append(f"not fused, since {without}: {', '.join(fused.missing)}")
+    if fused.torn:
+        notes.append(f"not fused, since a region holds only some of the nodes: {_counted(fused.torn)}")
+    if fused.named:
+        notes.append(f"not fused, since the lists name {', '.join(fused.names)}: {_counted(fused.named)}")
     if fused.operators:
-        counts = ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in fused.operators.items())
         needs = "; the result needs ONNX Runtime, whose own operators are among them" if fused.is_contrib else ""
-        notes.append(f"fused before the decision: {counts}{needs}")
+        notes.append(f"fused before the decision: {_counted(fused.operators)}{needs}")
     return Optimization(fused.operators, Findings(notes=tuple(notes)))
+
+
+def _counted(operators: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in operators.items())
 
 
 def _offer(attentions: int) -> str:

@@ -16,6 +16,7 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.attention_pattern import Found, Mask, find_attentions
 from amp_transpiler.passes.attention_projection import Projection, projection
+from amp_transpiler.passes.fusion_restrictions import Restrictions, nodes_within
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
@@ -42,7 +43,13 @@ class FuseAttention(Pass[PassResult]):
        used.
 
     It looks at float32 in the main graph, whose constants are in one form, and leaves nodes behind that nobody reads.
+
+    Args:
+        restrictions: which nodes may become one; None for all.
     """
+
+    def __init__(self, restrictions: Restrictions | None = None) -> None:
+        self._restrictions = restrictions
 
     def call(self, model: ir.Model) -> PassResult:
         graph = model.graph
@@ -51,7 +58,7 @@ class FuseAttention(Pass[PassResult]):
         attentions, sizes = find_attentions(graph)
         if not attentions:
             return PassResult(model, modified=False)
-        writer = _Writer(model, sizes)
+        writer = _Writer(model, sizes, self._restrictions)
         fused = sum(writer.write(attention) for attention in attentions)
         if fused:
             graph.opset_imports.setdefault(_DOMAIN, 1)
@@ -62,7 +69,8 @@ class FuseAttention(Pass[PassResult]):
 class _Writer:
     """Writes the operators, and shares what layers have in common."""
 
-    def __init__(self, model: ir.Model, sizes: Sizes) -> None:
+    def __init__(self, model: ir.Model, sizes: Sizes, restrictions: Restrictions | None) -> None:
+        self._restrictions = restrictions
         self._opset = opset_of(model, "")
         self._sizes = sizes
         self._graph = model.graph
@@ -78,6 +86,8 @@ class _Writer:
         parts = self._projections(attention)
         if readers is None or (guarded and not self._rows_can_be_told(masks)) or (attention.packed and parts is None):
             return False
+        if not self._allow(attention, parts):
+            return False
         builder = NodeBuilder(attention.result, self._names)
         bias = self._bias(builder, masks, attention) if masks else None
         result = self._operator(builder, attention, parts, bias)
@@ -91,6 +101,14 @@ class _Writer:
             else:
                 reader.replace_input_with(0, result)
         return True
+
+    def _allow(self, attention: Found, parts: list[Projection] | None) -> bool:
+        if self._restrictions is None:
+            return True
+        operands = (attention.query, attention.key, attention.value) if parts is None else (parts[0].source,)
+        inputs = {*operands, *(mask.value for mask in attention.masks)}
+        last = attention.result
+        return self._restrictions.allow("Attention", last, nodes_within(inputs, last))
 
     def _readers(self, attention: Found) -> list[tuple[ir.Node, bool]] | None:
         """Return the Reshapes behind the attention, each with whether its result is [batch, queries, all heads]."""

@@ -11,15 +11,15 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.regions import region_of
-from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.fusions import FUSIONS, Fusion, fusions_of
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
+from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import Pass, PassResult, run_pass
 from amp_transpiler.precision.device_faults import faulty_operators
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.program.program import Program
 from amp_transpiler.targets.any import ANY
 from amp_transpiler.targets.tensorrt import TENSORRT
@@ -36,11 +36,17 @@ class Fused:
     Attributes:
         operators: each with how many of them there are more than before.
         missing: names of fusions that were not done, since the target lacks an operator or computes it wrongly.
+        torn: name of a fusion -> how often it was not done, since a region holds only some of its nodes.
+        named: name of a fusion -> how often it was not done, since the user's lists name some of its nodes.
+        names: the operators and values that they name.
         reason: why nothing was done; empty where something might have been.
     """
 
     operators: dict[str, int] = dataclasses.field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    torn: dict[str, int] = dataclasses.field(default_factory=dict)
+    named: dict[str, int] = dataclasses.field(default_factory=dict)
+    names: tuple[str, ...] = ()
     reason: str = ""
 
     @property
@@ -72,8 +78,6 @@ def reason_against_fusions(program: Program) -> str:
     """Return why a program is left as it is; empty if nothing speaks against it."""
     if program.is_training or program.has_variables or program.merged is not None or holds_gradients(program.model):
         return "it is a training program, whose backward pass reads what would be fused"
-    if any(region_of(node) for node in all_nodes(program.model)):
-        return "it has regions of fp16_guard or disable_amp, which fused operators would lose"
     return ""
 
 
@@ -83,7 +87,7 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
     Args:
         program: a typed program in plain form; float32 where it is low later.
         choice: the option, as in `ops.fusions.fusions_of`.
-        policy: names target, release, format and device.
+        policy: names target, release, format and device, and has the user's lists.
     """
     wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset_of(program.model, "")]
     if not wanted:
@@ -91,14 +95,22 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
     if reason := reason_against_fusions(program):
         return Fused(reason=reason)
     faulty = faulty_operators(policy.target, policy.low, policy.device)
-    missing = tuple(fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty))
-    names = {fusion.name for fusion in wanted} - set(missing)
+    missing = [fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty)]
+    names = [fusion.name for fusion in wanted]
+    restrictions = Restrictions(missing, policy.rules.lists)
     before = _counted(program.model)
-    if run_pass(Fuse(names), program.model).modified:
+    if run_pass(Fuse(names, restrictions), program.model).modified:
         program.touch()
     operators = dict(sorted((_counted(program.model) - before).items()))
     logger.info("fused: %s", operators)
-    return Fused(operators, missing)
+    refusals = restrictions.refusals
+    return Fused(
+        operators,
+        missing=tuple(name for name in names if name in refusals.missing),
+        torn={name: len(refusals.torn[name]) for name in names if name in refusals.torn},
+        named={name: len(refusals.named[name]) for name in names if name in refusals.named},
+        names=tuple(sorted(refusals.names)),
+    )
 
 
 class Fuse(Pass[PassResult]):
@@ -108,10 +120,12 @@ class Fuse(Pass[PassResult]):
 
     Args:
         names: the fusions, as in `ops/fusions.py`.
+        restrictions: which nodes may become one; None for those of a program about which only regions say something.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], restrictions: Restrictions | None = None) -> None:
         self._names = frozenset(names)
+        self._restrictions = restrictions or Restrictions((), UserLists())
 
     def call(self, model: ir.Model) -> PassResult:
         count = 0
@@ -129,11 +143,12 @@ class Fuse(Pass[PassResult]):
         from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
         from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
 
+        restrictions = self._restrictions
         return [
-            *([FuseAttention()] if "Attention" in self._names else ()),
-            FuseWrittenOut(self._names),
-            FuseSkipNorms(self._names, gemms=True),
-            FuseBiasGelus(self._names),
+            *([FuseAttention(restrictions)] if "Attention" in self._names else ()),
+            FuseWrittenOut(self._names, restrictions),
+            FuseSkipNorms(self._names, gemms=True, restrictions=restrictions),
+            FuseBiasGelus(self._names, restrictions),
         ]
 
 
