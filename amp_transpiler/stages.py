@@ -225,7 +225,9 @@ def prepare_program(job: Job) -> None:
     with job.clock.phase("prepare"):
         prepare(job.program, job.policy, job.ranges)
         if job.plan.options.fuse != NO_FUSION:
+            unfused = job.program.clone() if _is_priced(job) else None
             job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
+            job.unfused = unfused if job.facts.optimization.fused else None
         job.facts.preparation = _prepare(job)
         if not (job.is_changed or job.facts.optimization.fused):
             job.needless = adds_nothing(job.program, job.policy, job.ranges, job.facts.task.opset)
@@ -338,7 +340,7 @@ def predict(job: Job) -> None:
         with job.clock.phase("predict"):
             at_once = job.plan.questions.frontier
             job.facts.prediction = predict_times(
-                job.facts.description, job.prepared, job.policy, job.ranges, at_once=at_once
+                job.facts.description, job.prepared, job.policy, job.ranges, unfused=job.unfused, at_once=at_once
             )
     if job.basis is not None and job.basis.evidence is not None:
         job.facts.seen = add_errors(job.facts.decisions, job.prepared, job.basis.evidence, job.policy)

@@ -109,7 +109,7 @@ class PredictedTimes:
     """The predicted time of one run.
 
     Attributes:
-        fp32: milliseconds in float32; None: not known.
+        fp32: milliseconds of the source in float32; None: not known.
         result: milliseconds of the result; None: not known.
         pays_from: see `ReportRecord.pays_from`.
         basis: whose prices these are, and the share of the result's time that no measured price covers, in words.
@@ -117,6 +117,8 @@ class PredictedTimes:
         result_in_graph: likewise, of the result.
         lowered: milliseconds of the best conversion with low nodes, limits aside, where the result was kept float32 for
             the time; None: it was not, or nothing may be low.
+        fp32_fused: milliseconds in float32 of what was decided about, which `lowered` compares with: the source, fused;
+            None: nothing was fused, so that it is `fp32`.
     """
 
     fp32: float | None = None
@@ -126,6 +128,7 @@ class PredictedTimes:
     fp32_in_graph: float | None = None
     result_in_graph: float | None = None
     lowered: float | None = None
+    fp32_fused: float | None = None
 
     def of_source(self) -> PredictedTimes:
         """Return the times of a result whose file is that of the source."""
