@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
@@ -30,17 +30,21 @@ class FuseBiasGelus(Pass[PassResult]):
     Args:
         operators: which of BiasGelu, by the error function, and FastGelu, by the hyperbolic tangent, may be written.
         restrictions: which nodes may become one.
+        sizes_of: returns the sizes of a graph; they stay up to date.
     """
 
-    def __init__(self, operators: Collection[str], restrictions: Restrictions) -> None:
+    def __init__(
+        self, operators: Collection[str], restrictions: Restrictions, sizes_of: Callable[[ir.Graph], Sizes]
+    ) -> None:
         self._operators = frozenset(operators)
         self._restrictions = restrictions
+        self._sizes_of = sizes_of
 
     def call(self, model: ir.Model) -> PassResult:
         gelus = [node for node in model.graph if _fused(node) in self._operators]
         if not gelus:
             return PassResult(model, modified=False)
-        sizes, count = Sizes(model.graph), 0
+        sizes, count = self._sizes_of(model.graph), 0
         with Removal() as removal:
             for node in gelus:
                 count += self._take_bias(node, sizes, removal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import logging
 from collections.abc import Collection
 
@@ -11,11 +12,12 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.fusions import FUSIONS, Fusion, fusions_of
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.fusion_restrictions import Restrictions
-from amp_transpiler.passes.manager import Pass, PassResult, run_pass
+from amp_transpiler.passes.manager import Pass, PassFor, PassResult, run_pass
 from amp_transpiler.precision.device_faults import faulty_operators
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
@@ -90,7 +92,7 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
         policy: names target, release, format and device, and has the user's lists.
     """
     wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset_of(program.model, "")]
-    if not wanted:
+    if not wanted or _operator_types(program.model).isdisjoint(_ANCHORS):  # cheaper than the next question
         return Fused()
     if reason := reason_against_fusions(program):
         return Fused(reason=reason)
@@ -98,10 +100,10 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
     missing = [fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty)]
     names = [fusion.name for fusion in wanted]
     restrictions = Restrictions(missing, policy.rules.lists)
-    before = _counted(program.model)
+    before, operators = _counted(program.model), {}
     if run_pass(Fuse(names, restrictions), program.model).modified:
         program.touch()
-    operators = dict(sorted((_counted(program.model) - before).items()))
+        operators = dict(sorted((_counted(program.model) - before).items()))
     logger.info("fused: %s", operators)
     refusals = restrictions.refusals
     return Fused(
@@ -128,27 +130,32 @@ class Fuse(Pass[PassResult]):
         self._restrictions = restrictions or Restrictions((), UserLists())
 
     def call(self, model: ir.Model) -> PassResult:
-        count = 0
+        count, types = 0, _operator_types(model)
         for pass_ in self._passes():
-            result = pass_(model)
+            if types.isdisjoint(pass_.operators):
+                continue
+            result = pass_.make()(model)
             if result.modified:
                 count += result.count
                 RemoveUnusedNodesPass()(model)
+                types = _operator_types(model)
         return PassResult(model, modified=bool(count), count=count)
 
-    def _passes(self) -> list[Pass[PassResult]]:
+    def _passes(self) -> list[PassFor]:
         """Return the passes in their order. Attention comes first: it reads products with their biases."""
         from amp_transpiler.passes.fuse_attention import FuseAttention
         from amp_transpiler.passes.fusion.bias_gelus import FuseBiasGelus
         from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
         from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
 
-        restrictions = self._restrictions
+        names, restrictions = self._names, self._restrictions
+        sizes_of = functools.cache(Sizes)  # to work them out takes longer than to fuse
+        attention = PassFor(_ATTENTIONS, lambda: FuseAttention(restrictions))
         return [
-            *([FuseAttention(restrictions)] if "Attention" in self._names else ()),
-            FuseWrittenOut(self._names, restrictions),
-            FuseSkipNorms(self._names, gemms=True, restrictions=restrictions),
-            FuseBiasGelus(self._names, restrictions),
+            *([attention] if "Attention" in names else ()),
+            PassFor(_WRITTEN_OUT, lambda: FuseWrittenOut(names, restrictions, sizes_of)),
+            PassFor(_NORMS, lambda: FuseSkipNorms(names, sizes_of, gemms=True, restrictions=restrictions)),
+            PassFor(_GELUS, lambda: FuseBiasGelus(names, restrictions, sizes_of)),
         ]
 
 
@@ -167,6 +174,20 @@ def _is_sound(fusion: Fusion, policy: Policy, faulty: Collection[str]) -> bool:
 _KINDS = {operator: fusion.kind for fusion in FUSIONS for operator in fusion.operators}
 
 
+_TYPES = frozenset(operator.rpartition("::")[2] for operator in _KINDS)
+
+# Operators without which a pass has nothing to do.
+_ATTENTIONS = frozenset({"Softmax", "Attention"})
+_WRITTEN_OUT = frozenset({"Sqrt", "Erf", "Tanh"})
+_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_GELUS = frozenset({"Gelu", "FastGelu"})
+_ANCHORS = _ATTENTIONS | _WRITTEN_OUT | _NORMS | _GELUS
+
+
+def _operator_types(model: ir.Model) -> set[str]:
+    return {node.op_type for node in model.graph}
+
+
 def _counted(model: ir.Model) -> collections.Counter[str]:
-    names = (operator_name(node) for node in model.graph)
+    names = (operator_name(node) for node in model.graph if node.op_type in _TYPES)
     return collections.Counter(name for name in names if name in _KINDS)

@@ -56,16 +56,20 @@ class FuseWrittenOut(Pass[PassResult]):
     Args:
         names: the fusions that are done, as in `ops/fusions.py`.
         restrictions: which nodes may become one.
+        sizes_of: returns the sizes of a graph; they stay up to date.
     """
 
-    def __init__(self, names: Collection[str], restrictions: Restrictions) -> None:
+    def __init__(
+        self, names: Collection[str], restrictions: Restrictions, sizes_of: Callable[[ir.Graph], Sizes]
+    ) -> None:
         self._names = names
         self._restrictions = restrictions
+        self._sizes_of = sizes_of
 
     def call(self, model: ir.Model) -> PassResult:
         kinds = {node.op_type for node in model.graph}
         count = 0
-        for rows in self._rounds(kinds, lambda: Sizes(model.graph)):
+        for rows in self._rounds(kinds, model.graph):
             replaced = rewrite(model, rows, list(model.graph))
             if replaced and rows[0].domain:
                 model.graph.opset_imports.setdefault(_CONTRIB, 1)
@@ -74,18 +78,18 @@ class FuseWrittenOut(Pass[PassResult]):
             logger.info("%d normalisations and GELUs written as one operator", count)
         return PassResult(model, modified=bool(count), count=count)
 
-    def _rounds(self, kinds: Collection[str], sizes_of: Callable[[], Sizes]) -> Iterator[Sequence[Rewrite]]:
+    def _rounds(self, kinds: Collection[str], graph: ir.Graph) -> Iterator[Sequence[Rewrite]]:
         """Yield the rows of one operator after the other.
 
         LayerNormalization comes before root mean square normalisation, of which it is one: of what is centred.
 
         Args:
             kinds: the operators in the model.
-            sizes_of: returns the sizes of its values.
+            graph: its main graph.
         """
         names = self._names
         if {"ReduceMean", "Sqrt"} <= set(kinds):
-            sizes = sizes_of()
+            sizes = self._sizes_of(graph)
 
             def is_norm(norm: Binding) -> bool:
                 return _has_its_numbers(norm) and _is_over_last_axis(norm, sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -51,6 +51,7 @@ class FuseSkipNorms(Pass[PassResult]):
 
     Args:
         operators: which operators may be written.
+        sizes_of: returns the sizes of a graph; they stay up to date.
         gemms: the bias of a Gemm before a term counts as a vector that was added.
         restrictions: which nodes may become one; None for all.
     """
@@ -58,11 +59,13 @@ class FuseSkipNorms(Pass[PassResult]):
     def __init__(
         self,
         operators: Collection[str] = ("SkipLayerNormalization",),
+        sizes_of: Callable[[ir.Graph], Sizes] = Sizes,
         *,
         gemms: bool = False,
         restrictions: Restrictions | None = None,
     ) -> None:
         self._norms = frozenset(norm for norm, operator in _FUSED.items() if operator in operators)
+        self._sizes_of = sizes_of
         self._gemms = gemms
         self._restrictions = restrictions
 
@@ -70,7 +73,7 @@ class FuseSkipNorms(Pass[PassResult]):
         norms = [node for node in model.graph if node.op_type in self._norms and _of_sum(node)]
         if not norms:
             return PassResult(model, modified=False)
-        names, sizes, count = NameAllocator(model), Sizes(model.graph), 0
+        names, sizes, count = NameAllocator(model), self._sizes_of(model.graph), 0
         with Removal() as removal:
             for node in norms:
                 pattern = _Pattern.of(node, sizes, self._restrictions, gemms=self._gemms)
