@@ -21,7 +21,7 @@ from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
-from amp_transpiler.ops.fusions import NO_FUSION
+from amp_transpiler.ops.fusions import NO_FUSION, only_in_onnxruntime
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.plan import policy_for
 from amp_transpiler.precision.policy import Policy
@@ -267,7 +267,8 @@ def _fuse(program: Program, policy: Policy, choice: str) -> Optimization:
     if fused.named:
         notes.append(f"not fused, since the lists name {', '.join(fused.names)}: {_counted(fused.named)}")
     if fused.operators:
-        needs = "; the result needs ONNX Runtime, whose own operators are among them" if fused.is_contrib else ""
+        has_own = bool(only_in_onnxruntime(fused.operators))
+        needs = "; the result needs ONNX Runtime, whose own operators are among them" if has_own else ""
         notes.append(f"fused before the decision: {_counted(fused.operators)}{needs}")
     return Optimization(fused.operators, Findings(notes=tuple(notes)))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from amp_transpiler.errors import visible
+from amp_transpiler.ops.fusions import only_in_onnxruntime
 from amp_transpiler.report.comparison import OutputComparison
 from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
@@ -249,6 +250,14 @@ class ReportRecord:
         """As `predicted_ms`, where a CUDA graph replays the run, so that launches cost the host next to nothing."""
         times = self.known_times()
         return times.fp32_in_graph, times.result_in_graph
+
+    @property
+    def needs_onnxruntime(self) -> tuple[str, ...]:
+        """Those of the `fused` operators that only ONNX Runtime has; empty: no other tool lacks any of them.
+
+        Of a result of `fuse`, its file says the same in its metadata, under `amp_transpiler.needs_onnxruntime`.
+        """
+        return only_in_onnxruntime(self.fused)
 
     @property
     def slower(self) -> bool:

@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import onnx
 import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.report import PredictedTimes
+from amp_transpiler.report.as_json import report_as_dict
 from amp_transpiler.report.headline import kept_words, predicted_words
-from tests.passes.test_fusion import BLOCK, SHAPES, model
+from tests.passes.test_fusion import AFFINE, BLOCK, LAYER_NORM, NORM, RMS, SHAPES, model
 
 
 def transpiled(body=BLOCK, **options):
@@ -58,3 +60,29 @@ def test_a_gain_by_fusing_is_none_by_low_precision():
 def test_what_fuses_nothing_is_compared_with_itself():
     report = transpiled("y = MatMul (x, w)")
     assert (report.fused, report.known_times().fp32_fused) == ({}, None)
+
+
+NEEDS = "amp_transpiler.needs_onnxruntime"
+SUM = f"s = Add (x, z) y = {NORM}"
+# body, opset, options -> the operators that only ONNX Runtime has
+OWN = {
+    "contrib": (BLOCK, 20, {}, ["com.microsoft::BiasGelu", "com.microsoft::SkipLayerNormalization"]),
+    "O2": (BLOCK, 20, {"level": "O2"}, ["com.microsoft::BiasGelu", "com.microsoft::SkipLayerNormalization"]),
+    "kept in float32": (SUM, 20, {"dims": {"batch": 1}}, ["com.microsoft::SkipLayerNormalization"]),
+    "of ONNX's own domain": (f"{RMS} q = Div (x, s) y = Mul (q, scale)", 18, {}, ["SimplifiedLayerNormalization"]),
+    "standard": (f"{LAYER_NORM} {AFFINE}", 18, {"fuse": "standard"}, []),
+    "nothing": (SUM, 20, {"fuse": "none"}, []),
+    "nothing that fits": ("y = MatMul (x, w)", 20, {}, []),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_file_report_and_json_say_what_only_onnx_runtime_has(name, tmp_path):
+    body, opset, options, operators = OWN[name]
+    settings = {"verify": False, "cache": False, "fuse": "contrib", **options}
+    report = amp.transpile(model(opset, body, SHAPES["open"]), tmp_path / "out.onnx", **settings)
+    metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
+    assert metadata.get(NEEDS, "") == ", ".join(operators)
+    assert list(report.needs_onnxruntime) == report_as_dict(report)["needs_onnxruntime"] == operators
+    needs = "; the result needs ONNX Runtime, whose own operators are among them"
+    assert any(note.endswith(needs) for note in report.notes) is bool(operators)

@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.sizes import Sizes
-from amp_transpiler.ops.fusions import FUSIONS, Fusion, fusions_of
+from amp_transpiler.ops.fusions import FUSIONS, NEEDS_KEY, Fusion, fusions_of, only_in_onnxruntime
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.fusion_restrictions import Restrictions
@@ -51,11 +51,6 @@ class Fused:
     names: tuple[str, ...] = ()
     reason: str = ""
 
-    @property
-    def is_contrib(self) -> bool:
-        """Whether operators of ONNX Runtime are among them."""
-        return any(_KINDS[operator] == "contrib" for operator in self.operators)
-
 
 def check_fusions(choice: str, policy: Policy) -> None:
     """Raise OptionError if a result would not run where it is wanted, or if nothing is to be changed.
@@ -84,7 +79,7 @@ def reason_against_fusions(program: Program) -> str:
 
 
 def fuse(program: Program, choice: str, policy: Policy) -> Fused:
-    """Fuse a prepared program, in place, as an option says.
+    """Fuse a prepared program, in place, as an option says; its metadata name the operators that not all tools have.
 
     Args:
         program: a typed program in plain form; float32 where it is low later.
@@ -104,6 +99,8 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
     if run_pass(Fuse(names, restrictions), program.model).modified:
         program.touch()
         operators = dict(sorted((_counted(program.model) - before).items()))
+        if needed := only_in_onnxruntime(operators):
+            program.model.metadata_props[NEEDS_KEY] = ", ".join(needed)
     logger.info("fused: %s", operators)
     refusals = restrictions.refusals
     return Fused(
@@ -171,10 +168,10 @@ def _is_sound(fusion: Fusion, policy: Policy, faulty: Collection[str]) -> bool:
     return True
 
 
-_KINDS = {operator: fusion.kind for fusion in FUSIONS for operator in fusion.operators}
+_OPERATORS = frozenset(operator for fusion in FUSIONS for operator in fusion.operators)
 
 
-_TYPES = frozenset(operator.rpartition("::")[2] for operator in _KINDS)
+_TYPES = frozenset(operator.rpartition("::")[2] for operator in _OPERATORS)
 
 # Operators without which a pass has nothing to do.
 _ATTENTIONS = frozenset({"Softmax", "Attention"})
@@ -190,4 +187,4 @@ def _operator_types(model: ir.Model) -> set[str]:
 
 def _counted(model: ir.Model) -> collections.Counter[str]:
     names = (operator_name(node) for node in model.graph if node.op_type in _TYPES)
-    return collections.Counter(name for name in names if name in _KINDS)
+    return collections.Counter(name for name in names if name in _OPERATORS)
