@@ -225,8 +225,9 @@ def prepare_program(job: Job) -> None:
     with job.clock.phase("prepare"):
         prepare(job.program, job.policy, job.ranges)
         if job.plan.options.fuse != NO_FUSION:
-            unfused = job.program.clone() if _is_priced(job) else None
-            job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
+            with collection_paused():
+                unfused = job.program.clone() if _is_priced(job) else None
+                job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
             job.unfused = unfused if job.facts.optimization.fused else None
         job.facts.preparation = _prepare(job)
         if not (job.is_changed or job.facts.optimization.fused):
