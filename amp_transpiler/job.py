@@ -42,6 +42,7 @@ class Job:
         ranges: what the low format cannot hold.
         is_changed: the program got what its training step needs in lower precision.
         needless: the program as it is, where a conversion would add nothing to it.
+        unfused: the program before it was fused, which the user's gain is predicted against; None where nothing was.
         prepared: the program as it is decided about.
         conversion: what was decided and carried out.
         basis: what the written file is checked against; None for no check.
@@ -63,6 +64,7 @@ class Job:
     ranges: RangeFaults = dataclasses.field(init=False)
     is_changed: bool = False
     needless: tuple[Program, Conversion] | None = None
+    unfused: Program | None = None
     prepared: Program = dataclasses.field(init=False)
     conversion: Conversion = dataclasses.field(init=False)
     basis: Basis | None = None

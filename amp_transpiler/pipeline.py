@@ -195,7 +195,8 @@ def transpile(
             targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`.
             Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`,
             `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`.
-            One that the target lacks, or computes wrongly, is left out. Default: `none`.
+            One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do
+            nodes of which a region holds only some. Default: `none`.
 
     Returns:
         The report, with the converted program.

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
@@ -21,7 +21,7 @@ from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
-from amp_transpiler.ops.fusions import NO_FUSION
+from amp_transpiler.ops.fusions import NO_FUSION, only_in_onnxruntime
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.plan import policy_for
 from amp_transpiler.precision.policy import Policy
@@ -225,7 +225,10 @@ def prepare_program(job: Job) -> None:
     with job.clock.phase("prepare"):
         prepare(job.program, job.policy, job.ranges)
         if job.plan.options.fuse != NO_FUSION:
-            job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
+            with collection_paused():
+                unfused = job.program.clone() if _is_priced(job) else None
+                job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
+            job.unfused = unfused if job.facts.optimization.fused else None
         job.facts.preparation = _prepare(job)
         if not (job.is_changed or job.facts.optimization.fused):
             job.needless = adds_nothing(job.program, job.policy, job.ranges, job.facts.task.opset)
@@ -240,7 +243,8 @@ def _prepare(job: Job) -> Findings:
     warnings += aided.warnings
     notes: tuple[str, ...] = ()
     is_sound = not warnings and not optimization.findings.warnings
-    if is_sound and not optimization.fused and (count := attentions_to_fuse(program, policy)):
+    may_optimize = job.plan.options.fuse == NO_FUSION and not optimization.fused
+    if is_sound and may_optimize and (count := attentions_to_fuse(program, policy)):
         notes = (_offer(count),)
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
@@ -259,11 +263,19 @@ def _fuse(program: Program, policy: Policy, choice: str) -> Optimization:
     if fused.missing:
         without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
         notes.append(f"not fused, since {without}: {', '.join(fused.missing)}")
+    if fused.torn:
+        notes.append(f"not fused, since a region holds only some of the nodes: {_counted(fused.torn)}")
+    if fused.named:
+        notes.append(f"not fused, since the lists name {', '.join(fused.names)}: {_counted(fused.named)}")
     if fused.operators:
-        counts = ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in fused.operators.items())
-        needs = "; the result needs ONNX Runtime, whose own operators are among them" if fused.is_contrib else ""
-        notes.append(f"fused before the decision: {counts}{needs}")
+        has_own = bool(only_in_onnxruntime(fused.operators))
+        needs = "; the result needs ONNX Runtime, whose own operators are among them" if has_own else ""
+        notes.append(f"fused before the decision: {_counted(fused.operators)}{needs}")
     return Optimization(fused.operators, Findings(notes=tuple(notes)))
+
+
+def _counted(operators: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in operators.items())
 
 
 def _offer(attentions: int) -> str:
@@ -330,7 +342,7 @@ def predict(job: Job) -> None:
         with job.clock.phase("predict"):
             at_once = job.plan.questions.frontier
             job.facts.prediction = predict_times(
-                job.facts.description, job.prepared, job.policy, job.ranges, at_once=at_once
+                job.facts.description, job.prepared, job.policy, job.ranges, unfused=job.unfused, at_once=at_once
             )
     if job.basis is not None and job.basis.evidence is not None:
         job.facts.seen = add_errors(job.facts.decisions, job.prepared, job.basis.evidence, job.policy)

@@ -32,7 +32,13 @@ __all__ = ["add_errors", "predict_times"]
 
 
 def predict_times(
-    described: Description, prepared: Program, policy: Policy, ranges: RangeFaults, *, at_once: bool = False
+    described: Description,
+    prepared: Program,
+    policy: Policy,
+    ranges: RangeFaults,
+    *,
+    unfused: Program | None = None,
+    at_once: bool = False,
 ) -> Prediction:
     """Have the time of each node, and of one run in float32 and of the result, predicted as soon as it is asked for.
 
@@ -41,6 +47,7 @@ def predict_times(
     Args:
         described: the result.
         prepared: the program before it was converted; it must not change any more.
+        unfused: the same before it was fused; None if nothing was.
         policy: how it was decided, with the device, and the sizes of open dimensions.
         ranges: a look-up of constants.
         at_once: whether rows get their times now.
@@ -50,7 +57,8 @@ def predict_times(
     """
     by_time = described.kept_float32 and policy.objective in ("balance", "time")
     lowered = functools.partial(_lowered, prepared, policy, ranges) if by_time else None
-    times = functools.partial(_times, described.program.model, prepared.model, policy, lowered)
+    sources = (prepared if unfused is None else unfused).model, prepared.model
+    times = functools.partial(_times, described.program.model, *sources, policy, lowered)
     prices_of = functools.partial(_with_prices, prepared, policy)
     return Prediction(
         decisions=tuple(prices_of(described.decisions)) if at_once else described.decisions,
@@ -72,20 +80,39 @@ def _lowered(prepared: Program, policy: Policy, ranges: RangeFaults) -> Program 
 
 
 def _times(
-    result: ir.Model, prepared: ir.Model, policy: Policy, lowered: Callable[[], Program | None] | None
+    result: ir.Model,
+    source: ir.Model,
+    prepared: ir.Model,
+    policy: Policy,
+    lowered: Callable[[], Program | None] | None,
 ) -> PredictedTimes:
-    """Predict the times of one run, and where the result, or the one with low nodes, pays if it is slower."""
+    """Predict the times of one run, and where the result, or the one with low nodes, pays if it is slower.
+
+    Two questions have two measures. What the user gains is told against the source as the user has it, and what fusing
+    gains is a part of that. Whether lower precision pays was decided between programs that are both fused, `prepared`
+    and its conversions: beside the source, what fusing gains would hide what 16 bits cost. So a model that was kept
+    float32 is told by that measure.
+
+    Args:
+        result: the result.
+        source: the source before it was fused.
+        prepared: what was decided about; `source` itself where nothing was fused.
+        policy: has the device, and the sizes of open dimensions.
+        lowered: returns the best conversion with low nodes of a model that was kept float32 for the time.
+    """
     device = find_device(policy.device)
-    source, converted = traffic(prepared, policy.dims, fuse=True), written_traffic(result, policy)
-    before, after = (predicted(costs, device) for costs in (source, converted))
-    before_in_graph, after_in_graph = (predicted(costs, device, cuda_graph=True) for costs in (source, converted))
-    low, milliseconds = result, after.milliseconds
+    unconverted, converted = traffic(source, policy.dims, fuse=True), written_traffic(result, policy)
+    before, after = (predicted(costs, device) for costs in (unconverted, converted))
+    before_in_graph, after_in_graph = (predicted(costs, device, cuda_graph=True) for costs in (unconverted, converted))
+    fused = None if prepared is source else predicted(traffic(prepared, policy.dims, fuse=True), device).milliseconds
+    low, high = (result, after.milliseconds), (source, before.milliseconds)
     other = None if lowered is None else lowered()
     if other is not None:
-        low, milliseconds = other.model, predicted(written_traffic(other.model, policy), device).milliseconds
-    is_slower = milliseconds > before.milliseconds
+        low = other.model, predicted(written_traffic(other.model, policy), device).milliseconds
+        high = prepared, before.milliseconds if fused is None else fused
+    is_slower = low[1] > high[1]
     dim = next((name for name in open_dims(prepared) if name not in policy.dims), None) if is_slower else None
-    size = None if dim is None else pays_from(low, prepared, device, dim, policy.dims)
+    size = None if dim is None else pays_from(low[0], high[0], device, dim, policy.dims)
     return PredictedTimes(
         before.milliseconds,
         after.milliseconds,
@@ -93,7 +120,8 @@ def _times(
         after.basis,
         before_in_graph.milliseconds,
         after_in_graph.milliseconds,
-        None if other is None else milliseconds,
+        None if other is None else low[1],
+        fused,
     )
 
 

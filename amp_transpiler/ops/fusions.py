@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from amp_transpiler.errors import OptionError
 
-__all__ = ["FUSIONS", "NO_FUSION", "Fusion", "FusionKind", "checked_fusions", "fusions_of"]
+__all__ = [
+    "FUSIONS",
+    "NEEDS_KEY",
+    "NO_FUSION",
+    "Fusion",
+    "FusionKind",
+    "checked_fusions",
+    "fusions_of",
+    "only_in_onnxruntime",
+]
 
 FusionKind: TypeAlias = Literal["contrib", "standard"]
 
 NO_FUSION = "none"
+_CONTRIB = "com.microsoft::"
+NEEDS_KEY = "amp_transpiler.needs_onnxruntime"  # metadata of a fused model: operators that only ONNX Runtime has
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,6 +112,12 @@ FUSIONS: tuple[Fusion, ...] = (
         "the bias of a product in the kernel of GELU, where a Gemm would write it in a kernel of its own",
     ),
 )
+
+
+def only_in_onnxruntime(operators: Iterable[str]) -> tuple[str, ...]:
+    """Return those of some fused operators that are ONNX Runtime's own, in the order of their names."""
+    contrib = {operator for fusion in FUSIONS if fusion.kind == "contrib" for operator in fusion.operators}
+    return tuple(sorted(name for name in operators if name in contrib or name.startswith(_CONTRIB)))
 
 
 def fusions_of(choice: str) -> tuple[Fusion, ...]:

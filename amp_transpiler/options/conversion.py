@@ -401,7 +401,8 @@ class ConversionOptions:
         "targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
         "Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`, "
         "`com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`. "
-        "One that the target lacks, or computes wrongly, is left out. Default: `none`.",
+        "One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do "
+        "nodes of which a region holds only some. Default: `none`.",
         check=checked_fusions,
         held_as=("word",),
     )

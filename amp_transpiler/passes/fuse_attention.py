@@ -19,6 +19,7 @@ from amp_transpiler.passes.attention_operands import BATCH_FIRST, LENGTH_FIRST, 
 from amp_transpiler.passes.attention_pattern import Found, find_attentions
 from amp_transpiler.passes.attention_projection import Projection, projection, weight_array
 from amp_transpiler.passes.attention_values import turns
+from amp_transpiler.passes.fusion_restrictions import Restrictions, nodes_within
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
@@ -45,7 +46,13 @@ class FuseAttention(Pass[PassResult]):
        used.
 
     It looks at float32 in the main graph, whose constants are in one form, and leaves nodes behind that nobody reads.
+
+    Args:
+        restrictions: which nodes may become one; None for all.
     """
+
+    def __init__(self, restrictions: Restrictions | None = None) -> None:
+        self._restrictions = restrictions
 
     def call(self, model: ir.Model) -> PassResult:
         graph = model.graph
@@ -54,7 +61,7 @@ class FuseAttention(Pass[PassResult]):
         attentions, sizes = find_attentions(graph)
         if not attentions:
             return PassResult(model, modified=False)
-        writer = _Writer(model, sizes)
+        writer = _Writer(model, sizes, self._restrictions)
         fused = sum(writer.write(attention) for attention in attentions)
         if fused:
             graph.opset_imports.setdefault(_DOMAIN, 1)
@@ -65,7 +72,8 @@ class FuseAttention(Pass[PassResult]):
 class _Writer:
     """Writes the operators, and shares what layers have in common."""
 
-    def __init__(self, model: ir.Model, sizes: Sizes) -> None:
+    def __init__(self, model: ir.Model, sizes: Sizes, restrictions: Restrictions | None) -> None:
+        self._restrictions = restrictions
         self._opset = opset_of(model, "")
         self._sizes = sizes
         self._graph = model.graph
@@ -81,6 +89,8 @@ class _Writer:
         if (guarded and not self._rows_can_be_told(masks)) or not all(map(self._can_end, attention.ends)):
             return False
         parts = self._projections(attention)
+        if not self._allow(attention, parts):
+            return False
         builder = NodeBuilder(attention.last, self._names)
         bias = self._bias(builder, masks, attention) if masks else None
         result = self._operator(builder, attention, parts, bias)
@@ -91,6 +101,15 @@ class _Writer:
         for end in attention.ends:
             self._replace(builder, end, result, attention.value.width)
         return True
+
+    def _allow(self, attention: Found, parts: list[Projection] | None) -> bool:
+        if self._restrictions is None:
+            return True
+        operands = (attention.query.whole, attention.key.whole, attention.value.whole)
+        inputs = {*(operands if parts is None else (parts[0].source,)), *(mask.value for mask in attention.masks)}
+        lasts = {attention.last, *(node for end in attention.ends if (node := end.value.producer()) is not None)}
+        nodes = {node for last in lasts for node in nodes_within(inputs, last)}
+        return self._restrictions.allow("Attention", attention.last, nodes)
 
     # ---- the result ----
 

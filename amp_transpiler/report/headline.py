@@ -17,7 +17,10 @@ def kept_words(report: ReportRecord) -> str:
     """Return that the model was kept in float32, why, and from where on it would gain; else nothing."""
     if not report.kept_float32:
         return ""
-    before, lowered = report.predicted_ms[0], report.known_times().lowered
+    predicted = report.known_times()
+    # Both sides of that choice are fused: what fusing gains speaks for neither.
+    before = predicted.fp32 if predicted.fp32_fused is None else predicted.fp32_fused
+    lowered = predicted.lowered
     if before is None or lowered is None:
         return f"kept float32: nothing of it becomes {report.dtype}"
     if lowered < before * (1 - NOTICEABLE):

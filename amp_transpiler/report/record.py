@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from amp_transpiler.errors import visible
+from amp_transpiler.ops.fusions import only_in_onnxruntime
 from amp_transpiler.report.comparison import OutputComparison
 from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
@@ -109,7 +110,7 @@ class PredictedTimes:
     """The predicted time of one run.
 
     Attributes:
-        fp32: milliseconds in float32; None: not known.
+        fp32: milliseconds of the source in float32; None: not known.
         result: milliseconds of the result; None: not known.
         pays_from: see `ReportRecord.pays_from`.
         basis: whose prices these are, and the share of the result's time that no measured price covers, in words.
@@ -117,6 +118,8 @@ class PredictedTimes:
         result_in_graph: likewise, of the result.
         lowered: milliseconds of the best conversion with low nodes, limits aside, where the result was kept float32 for
             the time; None: it was not, or nothing may be low.
+        fp32_fused: milliseconds in float32 of what was decided about, which `lowered` compares with: the source, fused;
+            None: nothing was fused, so that it is `fp32`.
     """
 
     fp32: float | None = None
@@ -126,6 +129,7 @@ class PredictedTimes:
     fp32_in_graph: float | None = None
     result_in_graph: float | None = None
     lowered: float | None = None
+    fp32_fused: float | None = None
 
     def of_source(self) -> PredictedTimes:
         """Return the times of a result whose file is that of the source."""
@@ -246,6 +250,14 @@ class ReportRecord:
         """As `predicted_ms`, where a CUDA graph replays the run, so that launches cost the host next to nothing."""
         times = self.known_times()
         return times.fp32_in_graph, times.result_in_graph
+
+    @property
+    def needs_onnxruntime(self) -> tuple[str, ...]:
+        """Those of the `fused` operators that only ONNX Runtime has; empty: no other tool lacks any of them.
+
+        Of a result of `fuse`, its file says the same in its metadata, under `amp_transpiler.needs_onnxruntime`.
+        """
+        return only_in_onnxruntime(self.fused)
 
     @property
     def slower(self) -> bool:

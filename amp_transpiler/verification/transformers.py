@@ -20,6 +20,7 @@ from amp_transpiler.files.external_data import in_memory
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.saving import save
 from amp_transpiler.files.staging import temporary_folder
+from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
@@ -113,9 +114,7 @@ def attentions_to_fuse(program: Program, policy: Policy) -> int:
     """Return how many attentions of a prepared program would become one operator each."""
     if policy.copies or _refusal(policy) or not (attentions := find_attentions(program.model.graph)[0]):
         return 0
-    from amp_transpiler.passes.fusion.fuse import reason_against_fusions
-
-    return 0 if reason_against_fusions(program) else len(attentions)
+    return 0 if _reason_against(program) else len(attentions)
 
 
 def check_optimizable(policy: Policy) -> None:
@@ -142,6 +141,16 @@ def _refusal(policy: Policy) -> str:
     return ""
 
 
+def _reason_against(program: Program) -> str:
+    """Return why ONNX Runtime's optimizer leaves a program as it is; empty if nothing speaks against it."""
+    from amp_transpiler.passes.fusion.fuse import reason_against_fusions
+
+    reason = reason_against_fusions(program)
+    if not reason and any(region_of(node) for node in all_nodes(program.model)):
+        return "it has regions of fp16_guard or disable_amp, which fused operators would lose"
+    return reason
+
+
 def optimized(program: Program) -> Optimized:
     """Return an optimized copy of a program in plain form; `program` itself is not changed.
 
@@ -152,9 +161,8 @@ def optimized(program: Program) -> Optimized:
         NotOptimized: there is no transformer, or the optimizer failed, or changed inputs or outputs.
     """
     from amp_transpiler.passes.fuse_attention import FuseAttention
-    from amp_transpiler.passes.fusion.fuse import reason_against_fusions
 
-    if reason := reason_against_fusions(program):
+    if reason := _reason_against(program):
         raise NotOptimized(reason)
     if fault := next(faults(program.model), None):
         raise NotOptimized(f"the model is invalid as it is: {fault}")

@@ -274,6 +274,7 @@ def test_json_holds_every_field_but_the_program():
         "predicted_from",
         "slower",
         "pays_from",
+        "needs_onnxruntime",
         "verdict_word",
     }
     row = {"name": "exp_0", "op": "Exp", "precision": "float32", "reason": "black list", "scope": "loop_1/body"}

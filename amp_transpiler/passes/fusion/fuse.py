@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import logging
 from collections.abc import Collection
 
@@ -11,15 +12,16 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.regions import region_of
-from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.ops.fusions import FUSIONS, Fusion, fusions_of
+from amp_transpiler.graph.sizes import Sizes
+from amp_transpiler.ops.fusions import FUSIONS, NEEDS_KEY, Fusion, fusions_of, only_in_onnxruntime
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.manager import Pass, PassResult, run_pass
+from amp_transpiler.passes.fusion_restrictions import Restrictions
+from amp_transpiler.passes.manager import Pass, PassFor, PassResult, run_pass
 from amp_transpiler.precision.device_faults import faulty_operators
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
+from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.program.program import Program
 from amp_transpiler.targets.any import ANY
 from amp_transpiler.targets.tensorrt import TENSORRT
@@ -36,17 +38,18 @@ class Fused:
     Attributes:
         operators: each with how many of them there are more than before.
         missing: names of fusions that were not done, since the target lacks an operator or computes it wrongly.
+        torn: name of a fusion -> how often it was not done, since a region holds only some of its nodes.
+        named: name of a fusion -> how often it was not done, since the user's lists name some of its nodes.
+        names: the operators and values that they name.
         reason: why nothing was done; empty where something might have been.
     """
 
     operators: dict[str, int] = dataclasses.field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    torn: dict[str, int] = dataclasses.field(default_factory=dict)
+    named: dict[str, int] = dataclasses.field(default_factory=dict)
+    names: tuple[str, ...] = ()
     reason: str = ""
-
-    @property
-    def is_contrib(self) -> bool:
-        """Whether operators of ONNX Runtime are among them."""
-        return any(_KINDS[operator] == "contrib" for operator in self.operators)
 
 
 def check_fusions(choice: str, policy: Policy) -> None:
@@ -72,33 +75,41 @@ def reason_against_fusions(program: Program) -> str:
     """Return why a program is left as it is; empty if nothing speaks against it."""
     if program.is_training or program.has_variables or program.merged is not None or holds_gradients(program.model):
         return "it is a training program, whose backward pass reads what would be fused"
-    if any(region_of(node) for node in all_nodes(program.model)):
-        return "it has regions of fp16_guard or disable_amp, which fused operators would lose"
     return ""
 
 
 def fuse(program: Program, choice: str, policy: Policy) -> Fused:
-    """Fuse a prepared program, in place, as an option says.
+    """Fuse a prepared program, in place, as an option says; its metadata name the operators that not all tools have.
 
     Args:
         program: a typed program in plain form; float32 where it is low later.
         choice: the option, as in `ops.fusions.fusions_of`.
-        policy: names target, release, format and device.
+        policy: names target, release, format and device, and has the user's lists.
     """
     wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset_of(program.model, "")]
-    if not wanted:
+    if not wanted or _operator_types(program.model).isdisjoint(_ANCHORS):  # cheaper than the next question
         return Fused()
     if reason := reason_against_fusions(program):
         return Fused(reason=reason)
     faulty = faulty_operators(policy.target, policy.low, policy.device)
-    missing = tuple(fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty))
-    names = {fusion.name for fusion in wanted} - set(missing)
-    before = _counted(program.model)
-    if run_pass(Fuse(names), program.model).modified:
+    missing = [fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty)]
+    names = [fusion.name for fusion in wanted]
+    restrictions = Restrictions(missing, policy.rules.lists)
+    before, operators = _counted(program.model), {}
+    if run_pass(Fuse(names, restrictions), program.model).modified:
         program.touch()
-    operators = dict(sorted((_counted(program.model) - before).items()))
+        operators = dict(sorted((_counted(program.model) - before).items()))
+        if needed := only_in_onnxruntime(operators):
+            program.model.metadata_props[NEEDS_KEY] = ", ".join(needed)
     logger.info("fused: %s", operators)
-    return Fused(operators, missing)
+    refusals = restrictions.refusals
+    return Fused(
+        operators,
+        missing=tuple(name for name in names if name in refusals.missing),
+        torn={name: len(refusals.torn[name]) for name in names if name in refusals.torn},
+        named={name: len(refusals.named[name]) for name in names if name in refusals.named},
+        names=tuple(sorted(refusals.names)),
+    )
 
 
 class Fuse(Pass[PassResult]):
@@ -108,32 +119,40 @@ class Fuse(Pass[PassResult]):
 
     Args:
         names: the fusions, as in `ops/fusions.py`.
+        restrictions: which nodes may become one; None for those of a program about which only regions say something.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], restrictions: Restrictions | None = None) -> None:
         self._names = frozenset(names)
+        self._restrictions = restrictions or Restrictions((), UserLists())
 
     def call(self, model: ir.Model) -> PassResult:
-        count = 0
+        count, types = 0, _operator_types(model)
         for pass_ in self._passes():
-            result = pass_(model)
+            if types.isdisjoint(pass_.operators):
+                continue
+            result = pass_.make()(model)
             if result.modified:
                 count += result.count
                 RemoveUnusedNodesPass()(model)
+                types = _operator_types(model)
         return PassResult(model, modified=bool(count), count=count)
 
-    def _passes(self) -> list[Pass[PassResult]]:
+    def _passes(self) -> list[PassFor]:
         """Return the passes in their order. Attention comes first: it reads products with their biases."""
         from amp_transpiler.passes.fuse_attention import FuseAttention
         from amp_transpiler.passes.fusion.bias_gelus import FuseBiasGelus
         from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
         from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
 
+        names, restrictions = self._names, self._restrictions
+        sizes_of = functools.cache(Sizes)  # to work them out takes longer than to fuse
+        attention = PassFor(_ATTENTIONS, lambda: FuseAttention(restrictions))
         return [
-            *([FuseAttention()] if "Attention" in self._names else ()),
-            FuseWrittenOut(self._names),
-            FuseSkipNorms(self._names, gemms=True),
-            FuseBiasGelus(self._names),
+            *([attention] if "Attention" in names else ()),
+            PassFor(_WRITTEN_OUT, lambda: FuseWrittenOut(names, restrictions, sizes_of)),
+            PassFor(_NORMS, lambda: FuseSkipNorms(names, sizes_of, gemms=True, restrictions=restrictions)),
+            PassFor(_GELUS, lambda: FuseBiasGelus(names, restrictions, sizes_of)),
         ]
 
 
@@ -149,9 +168,23 @@ def _is_sound(fusion: Fusion, policy: Policy, faulty: Collection[str]) -> bool:
     return True
 
 
-_KINDS = {operator: fusion.kind for fusion in FUSIONS for operator in fusion.operators}
+_OPERATORS = frozenset(operator for fusion in FUSIONS for operator in fusion.operators)
+
+
+_TYPES = frozenset(operator.rpartition("::")[2] for operator in _OPERATORS)
+
+# Operators without which a pass has nothing to do.
+_ATTENTIONS = frozenset({"Softmax", "Attention"})
+_WRITTEN_OUT = frozenset({"Sqrt", "Erf", "Tanh"})
+_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_GELUS = frozenset({"Gelu", "FastGelu"})
+_ANCHORS = _ATTENTIONS | _WRITTEN_OUT | _NORMS | _GELUS
+
+
+def _operator_types(model: ir.Model) -> set[str]:
+    return {node.op_type for node in model.graph}
 
 
 def _counted(model: ir.Model) -> collections.Counter[str]:
-    names = (operator_name(node) for node in model.graph)
-    return collections.Counter(name for name in names if name in _KINDS)
+    names = (operator_name(node) for node in model.graph if node.op_type in _TYPES)
+    return collections.Counter(name for name in names if name in _OPERATORS)

@@ -17,6 +17,7 @@ from amp_transpiler.cost.fused_patterns import LAYER_NORM, PATTERNS, RMS_NORM, R
 from amp_transpiler.graph.constness import constant_array, constant_of, single_number
 from amp_transpiler.graph.match import Binding
 from amp_transpiler.graph.sizes import Sizes
+from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.rewrite import Rewrite, rewrite
 
@@ -54,15 +55,21 @@ class FuseWrittenOut(Pass[PassResult]):
 
     Args:
         names: the fusions that are done, as in `ops/fusions.py`.
+        restrictions: which nodes may become one.
+        sizes_of: returns the sizes of a graph; they stay up to date.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(
+        self, names: Collection[str], restrictions: Restrictions, sizes_of: Callable[[ir.Graph], Sizes]
+    ) -> None:
         self._names = names
+        self._restrictions = restrictions
+        self._sizes_of = sizes_of
 
     def call(self, model: ir.Model) -> PassResult:
         kinds = {node.op_type for node in model.graph}
         count = 0
-        for rows in _rounds(self._names, kinds, lambda: Sizes(model.graph)):
+        for rows in self._rounds(kinds, model.graph):
             replaced = rewrite(model, rows, list(model.graph))
             if replaced and rows[0].domain:
                 model.graph.opset_imports.setdefault(_CONTRIB, 1)
@@ -71,47 +78,56 @@ class FuseWrittenOut(Pass[PassResult]):
             logger.info("%d normalisations and GELUs written as one operator", count)
         return PassResult(model, modified=bool(count), count=count)
 
+    def _rounds(self, kinds: Collection[str], graph: ir.Graph) -> Iterator[Sequence[Rewrite]]:
+        """Yield the rows of one operator after the other.
 
-def _rounds(
-    names: Collection[str], kinds: Collection[str], sizes_of: Callable[[], Sizes]
-) -> Iterator[Sequence[Rewrite]]:
-    """Yield the rows of one operator after the other.
+        LayerNormalization comes before root mean square normalisation, of which it is one: of what is centred.
 
-    LayerNormalization comes before root mean square normalisation, of which it is one: of what is centred.
+        Args:
+            kinds: the operators in the model.
+            graph: its main graph.
+        """
+        names = self._names
+        if {"ReduceMean", "Sqrt"} <= set(kinds):
+            sizes = self._sizes_of(graph)
 
-    Args:
-        names: the fusions.
-        kinds: the operators in the model.
-        sizes_of: returns the sizes of its values.
-    """
-    if {"ReduceMean", "Sqrt"} <= set(kinds):
-        sizes = sizes_of()
+            def is_norm(norm: Binding) -> bool:
+                return _has_its_numbers(norm) and _is_over_last_axis(norm, sizes)
 
-        def applies(norm: Binding) -> bool:
-            return _has_its_numbers(norm) and _is_over_last_axis(norm, sizes)
+            if (name := "LayerNormalization") in names:
+                yield self._rows(name, LAYER_NORM, f"{name}(x, scale, shift)", is_norm, _layer_norm)
+            if name := _first(names, "RMSNormalization", "SimplifiedLayerNormalization"):
+                yield self._rows(name, (*RMS_NORM, *RMS_NORM_BY_RECIPROCAL), f"{name}(x, scale)", is_norm, _layer_norm)
+        if "Erf" in kinds and (name := _first(names, "Gelu", "com.microsoft::Gelu")):
+            yield self._gelus(name, _BY_ERF)
+        if "Tanh" in kinds and (name := _first(names, "Gelu", "FastGelu")):
+            yield self._gelus(name, _BY_TANH)
 
-        if "LayerNormalization" in names:
-            yield [Rewrite(form, "LayerNormalization(x, scale, shift)", applies, _layer_norm) for form in LAYER_NORM]
-        if name := _first(names, "RMSNormalization", "SimplifiedLayerNormalization"):
-            forms = (*RMS_NORM, *RMS_NORM_BY_RECIPROCAL)
-            yield [Rewrite(form, f"{name}(x, scale)", applies, _layer_norm) for form in forms]
-    if "Erf" in kinds and (name := _first(names, "Gelu", "com.microsoft::Gelu")):
-        yield _gelus(name, _BY_ERF)
-    if "Tanh" in kinds and (name := _first(names, "Gelu", "FastGelu")):
-        yield _gelus(name, _BY_TANH)
+    def _gelus(self, name: str, pattern: str) -> Sequence[Rewrite]:
+        """Return the rows of GELU as one of its operators, by the name of the fusion."""
+        (forms,) = (row.forms for row in PATTERNS if row.name == pattern)
+        domain = "" if name == "Gelu" else _CONTRIB
+        attributes = _by_tanh if pattern == _BY_TANH and not domain else None
+        operator = name.rpartition("::")[2]
+        return self._rows(name, forms, f"{operator}(x)", _has_its_numbers, attributes, domain)
+
+    def _rows(
+        self,
+        fusion: str,
+        forms: Sequence[str],
+        replacement: str,
+        is_one: Callable[[Binding], bool],
+        attributes: Callable[[Binding], Mapping[str, object]] | None,
+        domain: str = "",
+    ) -> Sequence[Rewrite]:
+        def applies(match: Binding) -> bool:
+            return is_one(match) and self._restrictions.allow(fusion, match.last, match.nodes)
+
+        return [Rewrite(form, replacement, applies, attributes, domain) for form in forms]
 
 
 def _first(names: Collection[str], *wanted: str) -> str:
     return next((name for name in wanted if name in names), "")
-
-
-def _gelus(name: str, pattern: str) -> Sequence[Rewrite]:
-    """Return the rows of GELU as one of its operators, by the name of the fusion."""
-    (forms,) = (row.forms for row in PATTERNS if row.name == pattern)
-    domain = "" if name == "Gelu" else _CONTRIB
-    attributes = _by_tanh if pattern == _BY_TANH and not domain else None
-    operator = name.rpartition("::")[2]
-    return [Rewrite(form, f"{operator}(x)", _has_its_numbers, attributes, domain) for form in forms]
 
 
 def _layer_norm(norm: Binding) -> dict[str, object]:

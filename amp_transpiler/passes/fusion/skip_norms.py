@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.fusion.biases import Biased, biased
+from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.removal import Removal
 
@@ -50,22 +51,33 @@ class FuseSkipNorms(Pass[PassResult]):
 
     Args:
         operators: which operators may be written.
+        sizes_of: returns the sizes of a graph; they stay up to date.
         gemms: the bias of a Gemm before a term counts as a vector that was added.
+        restrictions: which nodes may become one; None for all.
     """
 
-    def __init__(self, operators: Collection[str] = ("SkipLayerNormalization",), *, gemms: bool = False) -> None:
+    def __init__(
+        self,
+        operators: Collection[str] = ("SkipLayerNormalization",),
+        sizes_of: Callable[[ir.Graph], Sizes] = Sizes,
+        *,
+        gemms: bool = False,
+        restrictions: Restrictions | None = None,
+    ) -> None:
         self._norms = frozenset(norm for norm, operator in _FUSED.items() if operator in operators)
+        self._sizes_of = sizes_of
         self._gemms = gemms
+        self._restrictions = restrictions
 
     def call(self, model: ir.Model) -> PassResult:
         norms = [node for node in model.graph if node.op_type in self._norms and _of_sum(node)]
         if not norms:
             return PassResult(model, modified=False)
-        names, sizes, count = NameAllocator(model), Sizes(model.graph), 0
+        names, sizes, count = NameAllocator(model), self._sizes_of(model.graph), 0
         with Removal() as removal:
             for node in norms:
-                pattern = _Pattern.of(node, sizes, gemms=self._gemms)
-                if pattern is not None:
+                pattern = _Pattern.of(node, sizes, self._restrictions, gemms=self._gemms)
+                if pattern is not None and self._allow(pattern):
                     pattern.fuse(names, sizes, removal)
                     count += 1
         if count:
@@ -73,6 +85,10 @@ class FuseSkipNorms(Pass[PassResult]):
             model.graph.sort()  # what reads a sum may stand before its normalization
             logger.info("%d sums fused with the normalisation behind them", count)
         return PassResult(model, modified=bool(count), count=count)
+
+    def _allow(self, pattern: _Pattern) -> bool:
+        fusion, nodes = _FUSED[pattern.norm.op_type], (pattern.norm, pattern.total)
+        return self._restrictions is None or self._restrictions.allow(fusion, pattern.norm, nodes)
 
 
 def _of_sum(norm: ir.Node) -> bool:
@@ -120,8 +136,8 @@ class _Pattern:
     bias: Biased | None
 
     @classmethod
-    def of(cls, norm: ir.Node, sizes: Sizes, *, gemms: bool) -> _Pattern | None:
-        """Return the pattern that ends in a node, None if none does."""
+    def of(cls, norm: ir.Node, sizes: Sizes, restrictions: Restrictions | None, *, gemms: bool) -> _Pattern | None:
+        """Return the pattern that ends in a node, None if none does; without a bias that may not become part of it."""
         summed, scale = norm.inputs[0], norm.inputs[1]
         total = None if summed is None else summed.producer()
         if summed is None or scale is None or total is None or not _is_add(total):
@@ -136,7 +152,9 @@ class _Pattern:
             return None
         for first, second in ((a, b), (b, a)):
             bias = biased(first, sizes, gemms=gemms)
-            if bias is not None and not _reads(bias.vector, total):
+            if bias is None or _reads(bias.vector, total):
+                continue
+            if restrictions is None or restrictions.fit((norm, total, bias.node)):
                 whole = sizes.shape(first) == shape
                 return cls(norm, total, (bias.rest, second) if whole else (second, bias.rest), bias)
         return cls(norm, total, (a, b), None)

@@ -1,0 +1,88 @@
+"""What the report says of a fused result: the gain is the user's, and the choice of a precision is between equals."""
+
+import dataclasses
+
+import onnx
+import pytest
+
+import amp_transpiler as amp
+from amp_transpiler.report import PredictedTimes
+from amp_transpiler.report.as_json import report_as_dict
+from amp_transpiler.report.headline import kept_words, predicted_words
+from tests.passes.test_fusion import AFFINE, BLOCK, LAYER_NORM, NORM, RMS, SHAPES, model
+
+
+def transpiled(body=BLOCK, **options):
+    settings = {"verify": False, "cache": False, "fuse": "contrib", **options}
+    return amp.transpile(model(20, body, SHAPES["open"]), **settings)
+
+
+# aims, and sizes of open dimensions -> is the result kept in float32
+AIMS = {
+    "size": ({"prefer": "size"}, False),
+    "balance, many rows": ({"dims": {"batch": 65536, "length": 64}}, False),
+    "balance, few rows": ({}, True),
+    "time, few rows": ({"prefer": "time"}, True),
+    "O2": ({"level": "O2", "dims": {"batch": 1}}, False),
+}
+
+
+@pytest.mark.parametrize("name", AIMS)
+def test_the_gain_is_that_over_the_source_as_the_user_has_it(name):
+    options, is_kept = AIMS[name]
+    report, plain = transpiled(**options), transpiled(**options, fuse="none")
+    assert report.fused
+    assert (report.kept_float32, plain.kept_float32) == (is_kept, is_kept)
+    assert report.predicted_ms[0] == pytest.approx(plain.predicted_ms[0])
+    assert report.predicted_graph_ms[0] == pytest.approx(plain.predicted_graph_ms[0])
+    assert report.predicted_ms[1] < plain.predicted_ms[1]
+    times = report.known_times()
+    assert times.fp32_fused < times.fp32
+    assert plain.known_times().fp32_fused is None
+
+
+def test_whether_low_precision_pays_is_asked_between_fused_programs():
+    report = transpiled()
+    times = report.known_times()
+    assert times.result == pytest.approx(times.fp32_fused)  # it is that program
+    assert times.fp32_fused <= times.lowered
+    assert kept_words(report).startswith("kept float32: float16 is predicted no faster at these shapes on H100: ")
+
+
+def test_a_gain_by_fusing_is_none_by_low_precision():
+    report = dataclasses.replace(transpiled(), times=PredictedTimes(2.0, 1.0, lowered=1.5, fp32_fused=1.0))
+    assert kept_words(report) == (
+        "kept float32: float16 is predicted no faster at these shapes on H100: 1.5 ms instead of 1 ms"
+    )
+    assert predicted_words(report) == "1 ms instead of 2 ms on H100 (2 times as fast)"
+
+
+def test_what_fuses_nothing_is_compared_with_itself():
+    report = transpiled("y = MatMul (x, w)")
+    assert (report.fused, report.known_times().fp32_fused) == ({}, None)
+
+
+NEEDS = "amp_transpiler.needs_onnxruntime"
+SUM = f"s = Add (x, z) y = {NORM}"
+# body, opset, options -> the operators that only ONNX Runtime has
+OWN = {
+    "contrib": (BLOCK, 20, {}, ["com.microsoft::BiasGelu", "com.microsoft::SkipLayerNormalization"]),
+    "O2": (BLOCK, 20, {"level": "O2"}, ["com.microsoft::BiasGelu", "com.microsoft::SkipLayerNormalization"]),
+    "kept in float32": (SUM, 20, {"dims": {"batch": 1}}, ["com.microsoft::SkipLayerNormalization"]),
+    "of ONNX's own domain": (f"{RMS} q = Div (x, s) y = Mul (q, scale)", 18, {}, ["SimplifiedLayerNormalization"]),
+    "standard": (f"{LAYER_NORM} {AFFINE}", 18, {"fuse": "standard"}, []),
+    "nothing": (SUM, 20, {"fuse": "none"}, []),
+    "nothing that fits": ("y = MatMul (x, w)", 20, {}, []),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_file_report_and_json_say_what_only_onnx_runtime_has(name, tmp_path):
+    body, opset, options, operators = OWN[name]
+    settings = {"verify": False, "cache": False, "fuse": "contrib", **options}
+    report = amp.transpile(model(opset, body, SHAPES["open"]), tmp_path / "out.onnx", **settings)
+    metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
+    assert metadata.get(NEEDS, "") == ", ".join(operators)
+    assert list(report.needs_onnxruntime) == report_as_dict(report)["needs_onnxruntime"] == operators
+    needs = "; the result needs ONNX Runtime, whose own operators are among them"
+    assert any(note.endswith(needs) for note in report.notes) is bool(operators)
