@@ -48,6 +48,7 @@ def model(body, opset=21):
         z16=np.int16(0),
         b32=np.arange(4, dtype=np.int32),
         row=array(4, seed=3),
+        v=array(4, 4, seed=5),
     )
 
 
@@ -81,6 +82,31 @@ def test_without_low_quantized_operators_their_products_stay():
     )
     assert not low_nodes(report)
     assert report.casts == 0
+
+
+# The same, in bfloat16, where quantized operators are float32 on CUDA: a value of theirs costs a cast.
+GROUPS: dict[str, tuple[str, set[str]] | tuple[str, set[str], set[str]]] = {
+    "one product saves no more than its cast": ("[m] y = MatMul (d, v)", set()),
+    "two products save more": ("[m] g = MatMul (d, v) [n] y = MatMul (g, v)", {"m", "n"}),
+    "the source's cast between them is gone then": (
+        "[m] g = MatMul (d, v) f = Cast <to = 1> (g) [n] y = MatMul (f, v)",
+        {"m", "n"},
+    ),
+    "what is rounded to integers between them parts them": (
+        "[m] g = MatMul (d, v) i = Cast <to = 6> (g) f = Cast <to = 1> (i) [n] y = MatMul (f, v)",
+        {"n"},
+        set(),  # it saves no more than its own casts
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["auto", "O2"])
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_must_save_more_than_the_casts_of_quantized_values(name, level):
+    body, *expected = GROUPS[name]
+    read = "q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)"
+    report = amp.transpile(model(f"{read} {body}"), level=level, dtype="bfloat16", verify=False, prefer="size")
+    assert low_nodes(report) == expected[-1 if level == "auto" else 0]
 
 
 def test_integers_of_a_float32_value_stay_exact():
