@@ -192,7 +192,7 @@ def worthwhile(frontier: Any, most: int, least: int = 0) -> list[Any] | None:
     while waiting:
         low = waiting.pop().low
         for name in sorted(low):
-            fewer = frontier.without(frontier.open_names - low | {name})
+            fewer = frontier.extended(frontier.exact, low - {name})
             if fewer not in points and len(fewer.low) >= least:
                 points[fewer] = None
                 waiting.append(fewer)

@@ -296,7 +296,9 @@ class _Search:
         """Add low nodes to the best choice, as long as the limits leave room for them.
 
         Those that are predicted to fit are added. If they do not, a few of them may be due to it: they are found by
-        bisection and stay float32, and the others are asked for again. Every turn takes a run at least: so it ends.
+        bisection and stay float32, and the others are asked for again. Where none is predicted to fit, they are looked
+        for in the nearest choice that fails, and at last in all others. Every turn takes a run or finds a culprit: so
+        it ends.
 
         Args:
             runs: how many conversions may be run.
@@ -307,10 +309,11 @@ class _Search:
             best, measured = self._best
             if measured.excess >= 1.0:
                 return
-            candidate: Point | None = frontier.widened(best, self._rooms(), culprits)
-            if candidate is None or not self._is_worth(candidate):
-                candidate = self._nearest_failing(culprits)
-            if candidate is None:
+            candidate = frontier.widened(best, self._rooms(), culprits)
+            if not self._is_worth(candidate):
+                others = frontier.extended(best, frontier.open_names - culprits)
+                candidate = self._nearest_failing(culprits) or others
+            if not self._is_worth(candidate):
                 return
             if candidate not in self._excesses:
                 self._run(candidate)

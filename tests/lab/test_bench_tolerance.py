@@ -60,8 +60,8 @@ def test_cases_in_which_nothing_has_more_are_told_apart(files):
 def worthwhile_by_hand(frontier):
     """Return the low nodes of every choice that is the best one of some nodes."""
     names = sorted(frontier.open_names)
-    held = (held for count in range(len(names) + 1) for held in itertools.combinations(names, count))
-    return {frontier.without(nodes).low for nodes in held}
+    low = (low for count in range(len(names) + 1) for low in itertools.combinations(names, count))
+    return {frontier.extended(frontier.exact, nodes).low for nodes in low}
 
 
 WORTHWHILE = [
