@@ -81,7 +81,7 @@ def _evaluated(value: ir.Value | None, sizes: Sizes, depth: int) -> np.ndarray |
 
 def changes_nothing(node: ir.Node) -> bool:
     """Whether the output is the first input: an Identity, a cast to the same type, a sum with 0, a product with 1."""
-    if not is_standard(node) or node.inputs[0] is None:
+    if not is_standard(node) or not node.inputs or node.inputs[0] is None:
         return False
     if node.op_type in ("Add", "Mul"):
         return number_of(node.inputs[1]) == (0.0 if node.op_type == "Add" else 1.0)

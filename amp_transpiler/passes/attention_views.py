@@ -116,6 +116,8 @@ def _gather(node: ir.Node, _output: ir.Value, view: View, sizes: Sizes) -> View 
 
 
 def _slice(node: ir.Node, _output: ir.Value, view: View, sizes: Sizes) -> View | None:
+    if len(node.inputs) < 4:
+        return None  # it says its axes by attributes, or means all
     start, end, axes, *step = (sizes.content(bound) for bound in node.inputs[1:5])
     if start is None or end is None or axes is None or len(axes) != 1 or step not in ([], [(1,)]):
         return None
@@ -146,7 +148,7 @@ def _taken(view: View, axis: int, index: Dim, *, keeps: bool) -> View | None:
 
 
 def _reshape(node: ir.Node, _output: ir.Value, view: View, sizes: Sizes) -> View | None:
-    content = sizes.content(node.inputs[1])
+    content = sizes.content(node.inputs[1]) if len(node.inputs) > 1 else None  # an attribute before opset 5
     if content is None:
         return None
     wanted = [None if size == -1 else size for size in content]

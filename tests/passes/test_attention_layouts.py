@@ -243,3 +243,20 @@ def test_another_layout_stays(form):
     assert np.isfinite(run(proto, feeds(5, 5))["y"]).all()
     _, result, operators = fused(proto)
     assert (result.count, operators, result.modified) == (0, [], False)
+
+
+# What stands before a product of attention need not be any of the forms: nodes of old opsets, or with fewer inputs.
+UNLIKE = {
+    "a constant": "q = Constant <value = float[1,2,3,4] {" + ", ".join(["1.0"] * 24) + "}> ()",
+    "a slice of all axes": "starts = Constant <value_ints = [0]> () q = Slice (x, starts, starts)",
+    "a random value": "q = RandomNormal <shape = [1,2,3,4]> ()",
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_what_looks_like_no_form_is_no_error(name):
+    program = parse(
+        f"""(float[1,2,3,4] x, float[1,2,4,3] k, float[1,2,3,4] v) => (float[1,2,3,4] y) {{
+            {UNLIKE[name]} s = MatMul (q, k) p = Softmax <axis = -1> (s) y = MatMul (p, v) }}"""
+    )
+    assert run_pass(FuseAttention(), plain_copy(amp.load(program)).model).count == 0
