@@ -59,12 +59,12 @@ HEURISTICS: dict[str, tuple[Switch, ...]] = {
 def main() -> int:
     options = _options()
     records = _read(options.json)
-    known = {_case(record) for record in records}
+    searched = {_case(record) for record in records}
     shares, ways = map(float, options.shares.split(",")), [way.split("/") for way in options.ways.split(",")]
     asked = itertools.product(_models(options.models), ways, [[*shares]])
     with options.json.open("a", encoding="utf-8") as out:
         for model, (dtype, prefer), wanted in asked:
-            for record in _searched(model, dtype, prefer, wanted, known):
+            for record in _searched(model, dtype, prefer, wanted, searched):
                 records.append(record)
                 out.write(json.dumps(record) + "\n")
                 out.flush()
@@ -96,11 +96,11 @@ def _case(record: Record) -> tuple[Any, ...]:
 
 # ---- one model ----
 def _searched(
-    model: pathlib.Path, dtype: str, prefer: str, shares: Sequence[float], known: set[tuple[Any, ...]]
+    model: pathlib.Path, dtype: str, prefer: str, shares: Sequence[float], searched: set[tuple[Any, ...]]
 ) -> Iterator[Record]:
     """Yield a record for each tolerance and each row of HEURISTICS, as far as there is anything to search for."""
     name = "/".join(model.parts[-2:])
-    wanted = [share for share in shares if (name, dtype, prefer, share) not in known]
+    wanted = [share for share in shares if (name, dtype, prefer, share) not in searched]
     if not wanted or (question := _question(model, dtype, prefer)) is None:
         return
     conversions, error = question

@@ -141,21 +141,21 @@ def _in_four_axes(view: View, rank: int) -> tuple[tuple[Part, ...], ...] | None:
 
 def _summands(value: ir.Value, sizes: Sizes, depth: int) -> list[View]:
     """Return the views whose sum a value is. A sum that meets scores of four axes, at depth 0, stays whole."""
-    whole = whole_view(value, sizes)
+    unchanged = whole_view(value, sizes)
     node = value.producer()
     source = None if node is None or not node.inputs else node.inputs[0]
-    if whole is None:
+    if unchanged is None:
         return []
     if node is None or source is None or depth > _DEEPEST or not is_standard(node):
-        return [whole]
+        return [unchanged]
     if node.op_type == "Add" and depth and value.dtype == ir.DataType.FLOAT and not changes_nothing(node):
         terms = [view for term in node.inputs if term is not None for view in _summands(term, sizes, depth + 1)]
-        return _met(terms) or [whole]
+        return _met(terms) or [unchanged]
     if constant_array(value) is not None:
-        return [whole]
+        return [unchanged]
     views = [view_through(node, value, view, sizes) for view in _summands(source, sizes, depth + 1)]
     seen = [view for view in views if view is not None and not view.picked]
-    return seen if seen and len(seen) == len(views) else [whole]
+    return seen if seen and len(seen) == len(views) else [unchanged]
 
 
 def _met(views: Sequence[View]) -> list[View] | None:

@@ -82,7 +82,7 @@ def operand(value: ir.Value | None, sizes: Sizes, *, rows_last: bool = False) ->
 
 def _views(value: ir.Value | None, sizes: Sizes) -> Iterator[tuple[View, float]]:
     """Yield the views of values before that a value is, with the factor between them; the farthest one first."""
-    chain: list[tuple[ir.Value, float, ir.Node | None, ir.Value | None]] = []
+    chain: list[tuple[ir.Value, float, ir.Node | None]] = []
     factor = 1.0
     for _ in range(_LONGEST_CHAIN):
         value, further = without_scale(value, sizes)
@@ -90,13 +90,13 @@ def _views(value: ir.Value | None, sizes: Sizes) -> Iterator[tuple[View, float]]
         node = None if value is None else value.producer()
         if value is None:
             break
-        chain.append((value, factor, node, value))
+        chain.append((value, factor, node))
         if node is None or not node.inputs or not is_standard(node):
             break
         value = node.inputs[0]
     for start in range(len(chain) - 1, -1, -1):
         view = whole_view(chain[start][0], sizes)
-        for output, _, node, _ in reversed(chain[:start]):
+        for output, _, node in reversed(chain[:start]):
             assert node is not None, "each but the last has a maker"
             view = None if view is None else view_through(node, output, view, sizes)
         if view is not None:

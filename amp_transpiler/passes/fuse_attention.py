@@ -244,8 +244,8 @@ class _Writer:
             total = self._summand(builder, masks[0])
             for mask in masks[1:]:
                 total = builder.node("Add", [total, self._summand(builder, mask)], dtype=ir.DataType.FLOAT)
-            whole = self._sizes.broadcast([shape_of_mask(mask, self._sizes) for mask in masks])
-            if whole is None or len(whole) != 4 or whole[2:] != sides:
+            shape = self._sizes.broadcast([shape_of_mask(mask, self._sizes) for mask in masks])
+            if shape is None or len(shape) != 4 or shape[2:] != sides:
                 total = builder.node("Expand", [total, self._square(builder, attention)], dtype=ir.DataType.FLOAT)
             self._masks[key] = total
         return self._masks[key]

@@ -1,4 +1,4 @@
-"""What a user has said about single nodes, which fusing them must not undo."""
+"""Regions and lists name single nodes: says which of them may still become one operator."""
 
 from __future__ import annotations
 

@@ -228,10 +228,7 @@ class _Search:
             point = frontier.point(low & frontier.open_names)
             if point.low | self._fixed == low:  # or the ranges that were seen since forbid some
                 self._note(point, measured)
-        start = self._excesses.get(frontier.free)
-        if start is None:
-            start = self._run(frontier.free)
-        runs, first = self._policy.search_runs, Trial(frontier.free, start)
+        runs, first = self._policy.search_runs, Trial(frontier.free, self._excess_of(frontier.free))
         turn(frontier.cheapest, frontier.predicted, self._run, first, runs, _FAILURES)
         assert self._best is not None
         if self._policy.objective == "time" and frontier.exact not in self._excesses:
@@ -315,9 +312,7 @@ class _Search:
                 candidate = self._nearest_failing(culprits) or others
             if not self._is_worth(candidate):
                 return
-            if candidate not in self._excesses:
-                self._run(candidate)
-            if self._excesses[candidate] > 1.0:
+            if self._excess_of(candidate) > 1.0:
                 culprits |= self._culprits(candidate, last)
 
     def _is_worth(self, candidate: Point) -> bool:
@@ -352,9 +347,7 @@ class _Search:
             halves = suspects[:middle], suspects[middle:]
             candidates = [self._frontier.extended(self._best[0], half) for half in halves]
             chosen = min((0, 1), key=lambda place: self._frontier.predicted(candidates[place]))
-            if candidates[chosen] not in self._excesses:
-                self._run(candidates[chosen])
-            holds = self._excesses[candidates[chosen]] <= 1.0
+            holds = self._excess_of(candidates[chosen]) <= 1.0
             suspects = halves[1 - chosen] if holds else halves[chosen]
         return frozenset(suspects)
 
@@ -406,6 +399,11 @@ class _Search:
     def _policy_of(self, point: Point) -> Policy:
         settled = settled_by(point, self._frontier, self._reasons, self._evidence, self._policy.low)
         return dataclasses.replace(self._policy, settled=settled)
+
+    def _excess_of(self, point: Point) -> float:
+        """Return the error of a choice over the one that is allowed; it is run unless it was before."""
+        excess = self._excesses.get(point)
+        return self._run(point) if excess is None else excess
 
     def _run(self, point: Point) -> float:
         chosen = self._policy_of(point)

@@ -206,9 +206,9 @@ OTHERS = {
 
 def model(body):
     body = f"{SIZES} wide = Concat<axis=0>(nh, l, l) turned4 = Concat<axis=0>(l, n, heads, size) {body}"
-    known = {**CONSTANTS, "eight": np.array([8]), "low": np.float32(-1e4)}
+    constants = {**CONSTANTS, "eight": np.array([8]), "low": np.float32(-1e4)}
     header = "(float[b,l,8] x, float[b,l] m, float[l,l] a, float[b,s,8] e) => (float[b,l,8] y)"
-    return parse(f"{header} {{ {body} }}", **known)
+    return parse(f"{header} {{ {body} }}", **constants)
 
 
 def feeds(batch=2, length=5):

@@ -1,4 +1,4 @@
-"""What the report says of a fused result: the gain is the user's, and the choice of a precision is between equals."""
+"""Reports of fused results: the gain is told against the source, the precision was chosen between fused programs."""
 
 import dataclasses
 

@@ -29,8 +29,8 @@ def opened():
 
 
 def frontier(errors=ERRORS):
-    found = opened()
-    return Frontier(found.choices, found.weights, Evidence(node_errors_by_output={"y": errors}), {"y": 1.0})
+    opening = opened()
+    return Frontier(opening.choices, opening.weights, Evidence(node_errors_by_output={"y": errors}), {"y": 1.0})
 
 
 # limit of the predicted error -> the nodes that are low
@@ -61,8 +61,8 @@ EXTENDED = {
 @pytest.mark.parametrize("name", EXTENDED)
 def test_choices_that_extend_others(name):
     low, others, expected = EXTENDED[name]
-    one = frontier()
-    assert one.extended(one.point({*low}), others).low == expected
+    solver = frontier()
+    assert solver.extended(solver.point({*low}), others).low == expected
 
 
 LAYERS = 8
@@ -75,17 +75,19 @@ def test_few_cuts_are_solved_for_a_bound(seed, monkeypatch):
     text += " ".join(f"[m{n}] u{n} = MatMul (v{n - 1}, w) [t{n}] v{n} = Tanh (u{n})" for n in range(1, LAYERS))
     model = load(parse(f"(float[4,4] x) => (float[4,4] v{LAYERS - 1}) {{ {text} }}", w=array(4, 4))).model
     propagate_types(model)
-    found = open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
+    opening = open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
     random = np.random.default_rng(seed)
     names = [str(node.name) for node in model.graph]
     errors = {"y": dict(zip(names, np.exp(random.normal(-4, 3, len(names))), strict=True))}
     monkeypatch.setattr(frontier_module, "_HOLDS", 1)
     for limit in (1.0, 0.5, 0.2, 0.05):
-        one = Frontier(found.choices, found.weights, Evidence(node_errors_by_output=errors), {"y": 1.0})
-        chosen = one.cheapest(limit)
-        assert len(one._known) <= 16
-        by_halving = [one._at(float(price)) for price in np.exp(np.linspace(-30, 30, 600))]
-        assert chosen.cost <= min(point.cost for point in (*by_halving, one.exact) if one.predicted(point) <= limit)
+        solver = Frontier(opening.choices, opening.weights, Evidence(node_errors_by_output=errors), {"y": 1.0})
+        chosen = solver.cheapest(limit)
+        assert len(solver._known) <= 16
+        by_halving = [solver._at(float(price)) for price in np.exp(np.linspace(-30, 30, 600))]
+        assert chosen.cost <= min(
+            point.cost for point in (*by_halving, solver.exact) if solver.predicted(point) <= limit
+        )
 
 
 # the room of outputs -> what is low then, beside the second product
@@ -101,10 +103,10 @@ WIDENED = [
 @pytest.mark.parametrize(("rooms", "expected"), WIDENED)
 def test_a_choice_takes_more_nodes_in_where_each_output_has_room(rooms, expected):
     """The first product adds to both outputs: no more than each has room for, but more than either in sum."""
-    found = opened()
+    opening = opened()
     errors = {"y": {"a": 0.4, "b": 0.3}, "z": {"a": 0.4, "b": 0.3, "c": 0.6}}
-    one = Frontier(found.choices, found.weights, Evidence(node_errors_by_output=errors), {"y": 1.0, "z": 1.0})
-    assert one.widened(one.point({"b"}), rooms).low == expected
+    solver = Frontier(opening.choices, opening.weights, Evidence(node_errors_by_output=errors), {"y": 1.0, "z": 1.0})
+    assert solver.widened(solver.point({"b"}), rooms).low == expected
 
 
 # what the error of all three and of two is found to be -> the nodes that are low then
@@ -119,18 +121,18 @@ LEARNED = {
 @pytest.mark.parametrize("name", LEARNED)
 def test_measured_choices_correct_what_is_predicted(name):
     runs, expected = LEARNED[name]
-    one = frontier()
+    solver = frontier()
     for low, error in runs:
-        one.learn(one.point(low), {"y": error})
-        assert math.isinf(error) or one.predicted(one.point(low)) == pytest.approx(error, rel=0.05)
-    assert one.cheapest(1.0).low == expected
+        solver.learn(solver.point(low), {"y": error})
+        assert math.isinf(error) or solver.predicted(solver.point(low)) == pytest.approx(error, rel=0.05)
+    assert solver.cheapest(1.0).low == expected
 
 
 def of_text(text, casts=None):
     model = load(parse(text, w=array(4, 4), low=np.float32(1.003e-5), none=np.float32(0.0))).model
     propagate_types(model)
-    found = open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
-    return Frontier(found.choices, found.weights, Evidence(cast_errors_by_output={"y": casts or {}}), {"y": 1.0})
+    opening = open_choices(model, dataclasses.replace(choose_policy(Request()), objective="low"))
+    return Frontier(opening.choices, opening.weights, Evidence(cast_errors_by_output={"y": casts or {}}), {"y": 1.0})
 
 
 # an operator between two products, of whose error nothing is predicted -> whether it may be the cause of what is found
@@ -140,10 +142,12 @@ ROUNDING = {"Relu (h)": False, "Clip (h, none)": False, "Clip (h, low)": True, "
 @pytest.mark.parametrize(("call", "is_blamed"), ROUNDING.items())
 def test_what_rounds_nothing_is_not_blamed(call, is_blamed):
     """A Clip at 1.003e-5 rounds that by a little, which its derivative does not tell."""
-    one = of_text(f"(float[4,4] x) => (float[4,4] y) {{ [a] h = MatMul (x, w) [r] r = {call} [b] y = MatMul (r, w) }}")
-    one.learn(one.point({"a", "r", "b"}), {"y": 2.0})
-    squares = {name: one.squares(one.point({name}))["y"] for name in ("r", "a")}
-    assert one.squares(one.point({"a", "r", "b"}))["y"] == pytest.approx(4.0)
+    solver = of_text(
+        f"(float[4,4] x) => (float[4,4] y) {{ [a] h = MatMul (x, w) [r] r = {call} [b] y = MatMul (r, w) }}"
+    )
+    solver.learn(solver.point({"a", "r", "b"}), {"y": 2.0})
+    squares = {name: solver.squares(solver.point({name}))["y"] for name in ("r", "a")}
+    assert solver.squares(solver.point({"a", "r", "b"}))["y"] == pytest.approx(4.0)
     assert (squares["r"] < 0.5 * squares["a"]) == (not is_blamed)
 
 
@@ -152,16 +156,18 @@ def test_a_cut_counts_every_error(price):
     """All low costs next to nothing but for what the first product feels of its cast: so that is no plain choice."""
     model = load(parse("(float[4,4] x) => (float[4,4] y) { [a] h = MatMul (x, w) [b] y = Tanh (h) }", w=array(4, 4)))
     propagate_types(model.model)
-    found = open_choices(model.model, dataclasses.replace(choose_policy(Request()), objective="low"))
+    opening = open_choices(model.model, dataclasses.replace(choose_policy(Request()), objective="low"))
     evidence = Evidence(
         node_errors_by_output={"y": {"a": 1e-4, "b": 1e-4}},
         cast_errors_by_output={"y": {"x": 60.0, "h": 1e-4}},
         read_errors_by_output={"y": {read_key("x", "a"): 60.0, read_key("h", "b"): 1e-4}},
     )
-    one = Frontier(found.choices, found.weights, evidence, {"y": 1.0})
-    chosen = one._at(float(price))
-    costs = {point.low: point.cost + price * one._error(point, ()) for point in map(one.point, ("", "a", "b", "ab"))}
-    assert chosen.cost + price * one._error(chosen, ()) == pytest.approx(min(costs.values()))
+    solver = Frontier(opening.choices, opening.weights, evidence, {"y": 1.0})
+    chosen = solver._at(float(price))
+    costs = {
+        point.low: point.cost + price * solver._error(point, ()) for point in map(solver.point, ("", "a", "b", "ab"))
+    }
+    assert chosen.cost + price * solver._error(chosen, ()) == pytest.approx(min(costs.values()))
 
 
 def test_a_cast_adds_the_same_wherever_its_numbers_are_moved():
@@ -169,18 +175,18 @@ def test_a_cast_adds_the_same_wherever_its_numbers_are_moved():
     text = """(float[4,4] x) => (float[2,8] y) {
         [a] h = MatMul (x, w) [t] t = Transpose <perm = [1, 0]> (h) [r] r = Reshape (t, shape) [e] y = Tanh (r) }"""
     text = text.replace("{", "{ shape = Constant <value_ints = [2, 8]> ()", 1)
-    one = of_text(text, {"h": 0.01, "t": 0.01, "r": 0.01})
-    one.learn(one.point({"e"}), {"y": 2.0})
-    blamed = one.squares(one.point({"e"}))["y"] - one.squares(one.point({"r", "t", "a", "e"}))["y"]
+    solver = of_text(text, {"h": 0.01, "t": 0.01, "r": 0.01})
+    solver.learn(solver.point({"e"}), {"y": 2.0})
+    blamed = solver.squares(solver.point({"e"}))["y"] - solver.squares(solver.point({"r", "t", "a", "e"}))["y"]
     assert blamed > 1.0, "the cast of r fails"
     for low in ({"r", "e"}, {"t", "r", "e"}):
-        assert one.predicted(one.point(low)) == pytest.approx(2.0), "so do those of t and h"
+        assert solver.predicted(solver.point(low)) == pytest.approx(2.0), "so do those of t and h"
 
 
 def test_a_choice_that_holds_by_chance_clears_nobody():
     """A part of it fails. Errors cancel in an output of few elements."""
-    one = frontier()
-    one.learn(one.point({"a", "b", "c"}), {"y": 0.4})
-    one.learn(one.point({"a", "b"}), {"y": 2.0})
-    assert one.predicted(one.point({"a", "b"})) == pytest.approx(2.0)
-    assert one.predicted(one.point({"a", "b", "c"})) >= 1.9
+    solver = frontier()
+    solver.learn(solver.point({"a", "b", "c"}), {"y": 0.4})
+    solver.learn(solver.point({"a", "b"}), {"y": 2.0})
+    assert solver.predicted(solver.point({"a", "b"})) == pytest.approx(2.0)
+    assert solver.predicted(solver.point({"a", "b", "c"})) >= 1.9
