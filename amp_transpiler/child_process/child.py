@@ -21,6 +21,7 @@ from typing import Any
 from amp_transpiler import errors
 from amp_transpiler.child_process.messages import receive, send
 from amp_transpiler.child_process.process import started
+from amp_transpiler.child_process.watchdog import Watchdog
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 
@@ -78,6 +79,7 @@ class Child:
         self._greeted = self._expired = False
         self._died: Exception | None = None
         self._let_go: list[int] = []
+        self._watchdog = Watchdog(self._expire)
         try:
             self._started = started()
         except OSError as error:
@@ -107,7 +109,7 @@ class Child:
         if self._died is not None:
             raise self._died
         try:
-            with self._time_limit(TIMEOUT if timeout is None else timeout):
+            with self._watchdog.limit(TIMEOUT if timeout is None else timeout):
                 send(stdin, (operation, arguments))
                 if not self._greeted:
                     self._greeted = receive(stdout) == "ready"
@@ -132,16 +134,6 @@ class Child:
         """Return the numbers of kept values that are wanted no more, once each, for the child to drop."""
         numbers, self._let_go = self._let_go, []
         return numbers
-
-    @contextlib.contextmanager
-    def _time_limit(self, seconds: float) -> Iterator[None]:
-        timer = threading.Timer(seconds, self._expire)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     def _expire(self) -> None:
         self._expired = True
@@ -168,6 +160,7 @@ class Child:
 
     def end(self) -> None:
         """Kill the process; it has nothing to lose."""
+        self._watchdog.close()
         self._started.end()
 
     def forget(self) -> None:
