@@ -39,12 +39,14 @@ from amp_transpiler.verification.synthesis import CannotSynthesise, further_samp
 
 __all__ = [
     "CannotCompare",
+    "Emulated",
     "Reference",
     "intermediate_values",
     "is_finite",
     "is_practically_zero",
     "make_reference",
     "named_outputs",
+    "open_emulated",
 ]
 
 logger = logging.getLogger(__name__)
@@ -138,18 +140,20 @@ class Reference:
         Raises:
             CannotCompare: the emulated program does not run.
         """
-        try:
-            with open_program(low) as session:
-                self._added.update(first_states(low, session, self.samples))
-                # Inputs that changed their type take the samples in the new one.
-                feeds = self.feeds(info.name for info in session.inputs)
-                samples = (check_feeds(sample, session.inputs, lenient=True) for sample in feeds)
-                results = (
-                    _passed_to_keep(named_outputs(session, sample), keep) for sample in samples
-                )  # one after the other
-                return self.compare_results(results, limits, read_outputs(low.model, self.samples[0]))
-        except RUN_ERRORS as error:
-            raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
+        with open_emulated(low) as emulated:
+            return self.compare_emulated(emulated, limits, keep)
+
+    def compare_emulated(
+        self, low: Emulated, limits: Limits, keep: Callable[[dict[str, Any]], None] | None = None
+    ) -> dict[str, OutputComparison]:
+        """Do what `compare` does with a program that is open already, such as for other samples."""
+        session = low.session
+        self._added.update(first_states(low.program, session, self.samples))
+        # Inputs that changed their type take the samples in the new one.
+        feeds = self.feeds(info.name for info in session.inputs)
+        samples = (check_feeds(sample, session.inputs, lenient=True) for sample in feeds)
+        results = (_passed_to_keep(named_outputs(session, sample), keep) for sample in samples)  # one after the other
+        return self.compare_results(results, limits, read_outputs(low.program.model, self.samples[0]))
 
     def compare_results(
         self,
@@ -185,6 +189,28 @@ class Reference:
             complete = [{**known, **sample, **fetched} for sample, fetched in zip(self.samples, values, strict=True)]
             self._fetched[tuple(names)] = complete
         return self._fetched[tuple(names)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Emulated:
+    """A converted program, and the session that runs its emulation: each low result is rounded once."""
+
+    program: Program
+    session: RemoteSession
+
+
+@contextlib.contextmanager
+def open_emulated(low: Program) -> Iterator[Emulated]:
+    """Open the emulation of a converted program.
+
+    Raises:
+        CannotCompare: the emulated program does not open, or what the caller runs in it fails.
+    """
+    try:
+        with open_program(low) as session:
+            yield Emulated(low, session)
+    except RUN_ERRORS as error:
+        raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
 
 
 def make_reference(

@@ -11,7 +11,7 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceDraws, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
-from amp_transpiler.verification.accuracy import Reference
+from amp_transpiler.verification.accuracy import Emulated, Reference, open_emulated
 from amp_transpiler.verification.amplifier import amplifier_of
 from amp_transpiler.verification.device_draws import DeviceRuns, Rows, error_of, open_device_runs, worst_rows
 from amp_transpiler.verification.disk_arrays import Spill
@@ -95,7 +95,8 @@ class Judge:
             InputError: the user's metric fails.
         """
         if self.arithmetic is None:
-            return dataclasses.replace(self._judge([self._plain(program)]), confirmed=True)
+            with open_emulated(program) as emulated:
+                return self.rounded_once(emulated)
         with open_device_runs(self.reference, program, self.arithmetic, self.limits) as runs:
             if deciding is None:
                 deciding = _DECIDING_TURN if runs.turns > _DECIDING_TURN else 0
@@ -104,7 +105,9 @@ class Judge:
             if not certain and not (confirm and first.excess <= 1.0):
                 return first
             turns = {turn: first_turn if turn == deciding else self.turn(runs, turn) for turn in range(runs.turns)}
-        plain = self._plain(program) if plain is None else plain
+        if plain is None:
+            with open_emulated(program) as emulated:
+                plain = self._plain(emulated)
         shares = self._shares_of_source([compared for turn, compared in turns.items() if runs.is_tf32(turn)])
         if shares is not None:
             turns = {turn: compared for turn, compared in turns.items() if not runs.is_tf32(turn)}
@@ -113,6 +116,15 @@ class Judge:
             draws = dataclasses.replace(draws, tf32=shares[0], source_tf32=shares[1])
         judged = self._judge([plain, *turns.values()])
         return dataclasses.replace(judged, draws=draws, confirmed=True, failing_turn=self._failing_turn(runs, turns))
+
+    def rounded_once(self, emulated: Emulated) -> Judged:
+        """Judge a converted program with each low result rounded once, whatever the device's arithmetic.
+
+        Raises:
+            CannotCompare: the emulated program does not run.
+            InputError: the user's metric fails.
+        """
+        return dataclasses.replace(self._judge([self._plain(emulated)]), confirmed=True)
 
     def with_session(self, judged: Judged, rows: Rows, outputs: list[dict[str, Any]]) -> Judged:
         """Return a judgement of which the run in a session of ONNX Runtime is a part, too.
@@ -162,9 +174,9 @@ class Judge:
             pairs.append((judged.metric, metric))
         return (errors, of_source) if all(error <= _OF_SOURCE * least for error, least in pairs) else None
 
-    def _plain(self, program: Program) -> Compared:
+    def _plain(self, emulated: Emulated) -> Compared:
         results, keep = self._result_list()
-        rows = self.reference.compare(program, self.limits, keep)
+        rows = self.reference.compare_emulated(emulated, self.limits, keep)
         return rows, self._metric_of(results)
 
     def turn(self, runs: DeviceRuns, turn: int) -> Compared:

@@ -20,7 +20,13 @@ from amp_transpiler.child_process.remote import open_source
 from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.input_roles import ModelInput, names_sound
 from amp_transpiler.program.program import Program
-from amp_transpiler.verification.accuracy import Reference, is_finite, is_practically_zero, named_outputs
+from amp_transpiler.verification.accuracy import (
+    Reference,
+    is_finite,
+    is_practically_zero,
+    named_outputs,
+    open_emulated,
+)
 from amp_transpiler.verification.device_draws import error_of
 from amp_transpiler.verification.disk_arrays import Spill
 from amp_transpiler.verification.judge import Judge, Judged
@@ -97,7 +103,8 @@ class Gains:
         if len(every) == 1:
             judged = judge_of(self._reference).judged(program, confirm=True, certain=certain, deciding=deciding)
             return JudgedAtGains(judged, AS_GIVEN, {})
-        plain = {words: _plainly(judge_of(at)).judged(program) for words, at in every.items()}
+        with open_emulated(program) as emulated:  # once for all levels
+            plain = {words: judge_of(at).rounded_once(emulated) for words, at in every.items()}
         errors = {words: _error(judged, every[words]) for words, judged in plain.items()}
         worst = max(every, key=lambda words: (plain[words].excess, errors[words])) if binding else AS_GIVEN
         if plain[worst].excess > 1.0 and not certain:
@@ -183,10 +190,6 @@ def _is_like(outputs: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 def _silent(outputs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the outputs of which a relative error says nothing."""
     return {name: _SILENT for name in outputs[0] if all(is_practically_zero(arrays[name]) for arrays in outputs)}
-
-
-def _plainly(judge: Judge) -> Judge:
-    return dataclasses.replace(judge, arithmetic=None, in_tf32=None)
 
 
 def _error(judged: Judged, reference: Reference) -> float:
