@@ -6,6 +6,7 @@ Started in a scratch copy of the tree. Requests and answers are lines of JSON. N
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -72,11 +73,20 @@ def main() -> None:
     import onnxruntime  # noqa: F401
     import pytest  # noqa: F401
 
+    _require_copy(pathlib.Path.cwd())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which kills this process
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         print(json.dumps(_traced(request) if "trace" in request else _judged(request)), flush=True)
+
+
+def _require_copy(folder: pathlib.Path) -> None:
+    """End the process if tests would import another tree's package: every mutant would then survive."""
+    package = importlib.util.find_spec("amp_transpiler")
+    origin = "nowhere" if package is None or package.origin is None else package.origin
+    if not pathlib.Path(origin).is_relative_to(folder):
+        sys.exit(f"mutate: the tests would import amp_transpiler from {origin}, not from the mutated copy in {folder}")
 
 
 def _judged(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """lab/mutate: its tables fit the tree, its rules leave out what they say, its score counts right."""
 
+import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -80,3 +83,17 @@ def test_the_record_keeps_the_last_outcome(tmp_path):
     for outcome in ("survived", "killed"):
         Record(tmp_path).add(Fate("m", "n", "f", "a", "b", "AddNot", outcome))
     assert Record(tmp_path).get("m", "n").outcome == "killed"
+
+
+def test_a_worker_whose_tests_would_import_another_tree_does_not_start(tmp_path):
+    told = subprocess.run(
+        [sys.executable, "-m", "mutation.worker"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 1
+    assert "not from the mutated copy" in told.stderr
+    assert told.stdout == ""
