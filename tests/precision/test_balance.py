@@ -148,6 +148,16 @@ def test_where_nothing_is_predicted_the_smallest_is_wanted(target):
     assert not default.slower
 
 
+def test_on_a_cpu_it_is_said_that_16_bits_are_seldom_faster():
+    report = converted_for("cpu", "balance")
+    assert [note for note in report.notes if note.startswith("on a CPU float16 makes a model smaller, and seldom f")]
+    for target in ("cuda", "tensorrt"):
+        assert not [note for note in converted_for(target, "size").notes if note.startswith("on a CPU")]
+    assert not [
+        note for note in amp.transpile(LOOKUP, verify=False, target="cpu", disable_amp=".*").notes if "CPU" in note
+    ]
+
+
 def converted_for(target, prefer):
     return amp.transpile(FIXED, verify=False, target=target, prefer=prefer)
 
