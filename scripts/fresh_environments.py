@@ -71,7 +71,7 @@ ENVIRONMENTS = (
     Environment("optimum", ("optimum[onnxruntime]",)),
     Environment("modelopt", ("nvidia-modelopt[onnx]",)),
     Environment("openvino", ("onnxruntime-openvino",)),
-    Environment("oldest", ("onnx==1.17.0", "onnxruntime==1.22.0", "numpy==1.26.4"), quick=True),
+    Environment("oldest", ("onnx==1.17.0", "onnxruntime==1.22.0", "numpy==1.26.4", "ml_dtypes==0.5.0"), quick=True),
     Environment("two wheels", ("onnxruntime", "onnxruntime-gpu")),
     Environment("too old", ("onnxruntime==1.20.1",), quick=True, refusal="1.20.1 is older than 1.22"),
 )
