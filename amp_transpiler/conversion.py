@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +19,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
 from amp_transpiler.graph.form_check import check_forms
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, drop_region, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
-from amp_transpiler.graph.shape_inference import complete_shapes
+from amp_transpiler.graph.shape_inference import complete_shapes, written_bytes
 from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
@@ -440,7 +441,7 @@ class Trials:
 
 
 def candidate_of(program: Program, policy: Policy, *, written: bool = True) -> Candidate:
-    """Return the predicted time of a program on the policy's device, and the size of its weights.
+    """Return the predicted time of a program on the policy's device, and its sizes.
 
     Args:
         program: the program.
@@ -450,8 +451,12 @@ def candidate_of(program: Program, policy: Policy, *, written: bool = True) -> C
     from amp_transpiler.cost import find_device, predicted, traffic
     from amp_transpiler.precision.balance import Candidate
 
-    costs = written_traffic(program.model, policy) if written else traffic(program.model, policy.dims, fuse=True)
-    return Candidate(predicted(costs, find_device(policy.device)).milliseconds, sum(tensor_bytes(program.model)))
+    model = program.model
+    source_bytes = None if written or program.widened else program.source_bytes  # what stays float32 is its source
+    costs = written_traffic(model, policy) if written else traffic(model, policy.dims, fuse=True)
+    milliseconds = predicted(costs, find_device(policy.device)).milliseconds
+    file_bytes = functools.cache(lambda: written_bytes(model) if source_bytes is None else source_bytes)
+    return Candidate(milliseconds, sum(tensor_bytes(model)), file_bytes)
 
 
 def written_traffic(converted: ir.Model, policy: Policy) -> list[NodeCost]:

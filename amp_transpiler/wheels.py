@@ -34,6 +34,7 @@ __all__ = [
     "require_for_training",
     "require_installed",
     "require_runtime",
+    "too_old_for_training",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ _NAMES = ("onnxruntime", "ort_")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wheel:
-    """An installed package that brings the module `onnxruntime`.
+    """An installed package: one that brings the module `onnxruntime`, or one that is used beside it.
 
     Attributes:
         name: as pip knows it, such as `onnxruntime-gpu`.
@@ -173,14 +174,23 @@ def require_for_training() -> None:
     Raises:
         EnvironmentProblem: one is older than training was tested with.
     """
-    runtime = _last(installed_wheels())
-    versions = {runtime: installed_version() or "0", "onnx": importlib.metadata.version("onnx")}
-    for name, oldest in ((runtime, OLDEST_FOR_TRAINING), ("onnx", OLDEST_ONNX_FOR_TRAINING)):
-        if _number(versions[name]) < _number(oldest):
-            raise EnvironmentProblem(
-                f"training needs {name} {oldest} or newer, and {versions[name]} is installed: "
-                f"run `pip install -U {name}`; conversion works as it is"
-            )
+    outdated = too_old_for_training()
+    if outdated is not None:
+        wheel, oldest = outdated
+        raise EnvironmentProblem(
+            f"training needs {wheel.name} {oldest} or newer, and {wheel.version} is installed: "
+            f"run `pip install -U {wheel.name}`; conversion works as it is"
+        )
+
+
+def too_old_for_training() -> tuple[Wheel, str] | None:
+    """Return an installed package that is too old for training, and the version that it needs; None if none is."""
+    runtime = Wheel(_last(installed_wheels()), installed_version() or "0")
+    onnx = Wheel("onnx", importlib.metadata.version("onnx"))
+    for wheel, oldest in ((runtime, OLDEST_FOR_TRAINING), (onnx, OLDEST_ONNX_FOR_TRAINING)):
+        if _number(wheel.version) < _number(oldest):
+            return wheel, oldest
+    return None
 
 
 def _refuse(fault: Fault | None) -> None:

@@ -165,3 +165,10 @@ def test_a_row_that_is_gone_or_has_a_fault_is_told(one):
     failed = fresh_environments.Outcome(one, faults=("pip check: a package is missing",)).row()
     assert fresh_environments.missing(fresh_environments.with_rows(PAGE, [failed]))[0].startswith(f"{one.name}: exp")
     assert fresh_environments.with_rows(PAGE, [row]) == PAGE
+
+
+@pytest.mark.slow
+def test_models_count_as_converted_by_the_names_that_the_command_gives(tmp_path):
+    """Some of them gain nothing, and are kept in float32."""
+    assert fresh_environments._convert(pathlib.Path(sys.executable), tmp_path) == (len(fresh_environments.MODELS), "")
+    assert len(list(tmp_path.glob("*.fp32.onnx"))) in range(1, len(fresh_environments.MODELS))

@@ -95,7 +95,11 @@ def test_every_input_of_the_action_is_read():
 def test_the_workflow_calls_the_checks_with_pythons_that_the_package_takes():
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     commands = re.findall(r"- run: (.*)", workflow)
-    assert commands == [".ci/run --fast", ".ci/run"]
+    environments = 'python scripts/fresh_environments.py | tee -a "$GITHUB_STEP_SUMMARY"'
+    assert commands == [".ci/run --fast", ".ci/run", environments]
+    assert "\n        shell: bash" in workflow.partition(environments)[2], (
+        "only that shell fails if the first command does"
+    )
     assert os.access(ROOT / ".ci/run", os.X_OK)
     pythons = re.findall(r'"(3\.\d+)"', workflow)
     assert len(pythons) >= 3

@@ -94,9 +94,15 @@ def describe_result(program: Program, conversion: Conversion, policy: Policy) ->
         missing_kernels=conversion.assignment.missing_kernels,
         opset=own_opset(program.model),
         weight_bytes=sum(tensor_bytes(program.model)),
-        notes=tuple(program.notes),
+        notes=(*program.notes, *_of_target(policy, low_nodes)),
         moot_warnings=() if low_nodes else (UNSCALED,),
     )
+
+
+def _of_target(policy: Policy, low_nodes: int) -> Iterator[str]:
+    """Yield what is known of times where none are predicted: nobody should ship a slower model unawares."""
+    if low_nodes and not policy.target.runs_on_gpu:
+        yield f"on a CPU {policy.low.name} makes a model smaller, and seldom faster: --benchmark measures both"
 
 
 def describe_needless(trial: Program, conversion: Conversion, dtype: str, *, is_written: bool) -> Description:

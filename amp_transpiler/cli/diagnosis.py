@@ -51,6 +51,8 @@ def diagnose(installation: Installation) -> list[Row]:
             *_default_place(installation),
         ]
         rows.append(_arithmetic(installation))
+        if installation.training_problem:
+            rows.append(Row("training", "note", installation.training_problem, installation.training_remedy))
     rows += _extras(installation)
     rows += _room(installation)
     return rows
@@ -65,10 +67,13 @@ def what_runs_where(installation: Installation) -> list[tuple[str, str]]:
         low = check = place = "nothing runs until AMP_TRANSPILER_PLACE is corrected or unset"
     elif place := _device(installation):
         check = f"{low}; then {place}, whose word counts"
+    sessions = [("amp.Session, training", place or low)]
+    if installation.training_problem:
+        sessions = [("amp.Session", place or low), ("training", f"nowhere: {installation.training_problem}")]
     return [
         ("conversion", "the CPU; it needs no GPU, whatever the target"),
         ("the check of a result", check),
-        ("amp.Session, training", place or low),
+        *sessions,
         ("--benchmark", place or "the CPU, whose times say nothing about a GPU"),
         ("predicted times", _prices()),
     ]

@@ -19,7 +19,7 @@ import warnings
 from amp_transpiler import telemetry
 from amp_transpiler.errors import EnvironmentProblem, OptionError
 from amp_transpiler.version import __version__
-from amp_transpiler.wheels import fault_of_runtime, installed_wheels
+from amp_transpiler.wheels import fault_of_runtime, installed_wheels, too_old_for_training
 
 __all__ = ["EXTRAS", "Gpu", "Installation", "look"]
 
@@ -76,6 +76,8 @@ class Installation:
         cuda_problem: why ONNX Runtime cannot run on the first device; None if it can.
         wanted_place: the value of AMP_TRANSPILER_PLACE; empty: not set.
         place_problem: why nothing can run on the place that is wanted; None if it can.
+        training_problem: why nothing can be trained; empty if it can.
+        training_remedy: the command that mends that.
         extras: optional package -> version, or None.
         cache: the folder of the cache; None: switched off.
         cache_is_writable: whether files can be written there.
@@ -101,6 +103,8 @@ class Installation:
     cuda_problem: str | None = None
     wanted_place: str = ""
     place_problem: str | None = None
+    training_problem: str = ""
+    training_remedy: str = ""
     extras: dict[str, str | None] = dataclasses.field(default_factory=dict)
     cache: str | None = None
     cache_is_writable: bool = True
@@ -142,6 +146,7 @@ def _with_runtime(installation: Installation) -> Installation:
     built_for = str(onnxruntime.cuda_version) if getattr(onnxruntime, "cuda_version", "") else None
     count = cuda.driver_device_count()
     place_name = os.environ.get(places.PLACE_VARIABLE, "")
+    training_problem, training_remedy = _training_problem()
     return dataclasses.replace(
         installation,
         runtime=onnxruntime.__version__,
@@ -154,7 +159,17 @@ def _with_runtime(installation: Installation) -> Installation:
         cuda_problem=cuda.cuda_problem(0),
         wanted_place=place_name,
         place_problem=_place_problem(place_name),
+        training_problem=training_problem,
+        training_remedy=training_remedy,
     )
+
+
+def _training_problem() -> tuple[str, str]:
+    outdated = too_old_for_training()
+    if outdated is None:
+        return "", ""
+    wheel, oldest = outdated
+    return f"it needs {wheel.name} {oldest} or newer, and {wheel.version} is installed", f"pip install -U {wheel.name}"
 
 
 def _place_problem(wanted: str) -> str | None:

@@ -54,7 +54,7 @@ def show_all(outcomes: Sequence[Outcome], options: Options) -> None:
     """Print the table of a call for several models, how many there are, and last of all which failed."""
     failed = [visible(str(outcome.job.model), None) for outcome in outcomes if outcome.error is not None]
     if options.silent:
-        if len(failed) > 1:
+        if len(failed) > 1 or (failed and outcomes[-1].error is None):  # else its error was the last line
             message("error", f"{len(failed)} of {len(outcomes)} models failed: {', '.join(failed)}")
         return
     from amp_transpiler.cli.overview import overview

@@ -18,6 +18,7 @@ from amp_transpiler.cli.options import Options
 from amp_transpiler.cli.places import is_standard_input
 from amp_transpiler.cli.sources import Sources, is_result, onnx_files
 from amp_transpiler.errors import InputError, OptionError, innermost_text
+from amp_transpiler.phrases import counted
 
 __all__ = ["MADE_UP", "Samples", "is_template", "samples_of"]
 
@@ -162,5 +163,5 @@ def _by_manifest(
 
 def _warn_of_unused(rows: Mapping[str, str], used: collections.abc.Set[str | None], manifest: str) -> None:
     if unused := [row for row in rows if row not in used]:
-        more = f" and {len(unused) - 1} more rows" if len(unused) > 1 else ""
+        more = f" and {counted(len(unused) - 1, 'more row')}" if len(unused) > 1 else ""
         _logger.warning("--inputs %s: the row %r%s fit none of the models", manifest, unused[0], more)

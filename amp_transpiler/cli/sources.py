@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from amp_transpiler.cli.places import STREAM, check_name, is_standard_input
 from amp_transpiler.errors import ModelError, OptionError
+from amp_transpiler.phrases import first_few
 
 __all__ = ["STANDARD_INPUT", "Sources", "find_models", "is_result", "onnx_files", "spooled"]
 
@@ -20,7 +21,8 @@ _logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "standard input"
 
-_RESULTS = (".fp16.onnx", ".bf16.onnx", ".fp32.onnx")  # as the command names its results
+_FLOAT32 = ".fp32.onnx"
+_RESULTS = (".fp16.onnx", ".bf16.onnx", _FLOAT32)  # as the command names its results
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +85,17 @@ def _models_in(folder: pathlib.Path, *, recursive: bool) -> list[pathlib.Path]:
         why = f"only results such as {onnx_models[0].name}; name them one by one" if onnx_models else "no .onnx file"
         inside = "nor have the folders in it" if recursive else "folders inside it are searched with --recursive"
         raise OptionError(f"{folder}: this folder has {why}; {inside}")
+    if orphans := _without_source(onnx_models):
+        names = first_few([str(file) for file in orphans])
+        _logger.warning("named like results, and not taken: %s; name a float32 model itself to convert it", names)
     return files
+
+
+def _without_source(onnx_models: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+    """Return what is named as results that stay float32, has no source beside it, and yet lies among sources."""
+    models, folders = set(onnx_models), {file.parent for file in onnx_models if not is_result(file.name)}
+    results = [file for file in onnx_models if file.name.lower().endswith(_FLOAT32) and file.parent in folders]
+    return [file for file in results if file.with_name(f"{file.name[: -len(_FLOAT32)]}.onnx") not in models]
 
 
 def onnx_files(folder: pathlib.Path, *, recursive: bool) -> Iterator[pathlib.Path]:

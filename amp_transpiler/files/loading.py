@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 import onnx
@@ -13,7 +13,7 @@ import onnx.external_data_helper
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
-from amp_transpiler.files.external_data import check_external_data, check_external_files
+from amp_transpiler.files.external_data import check_external_data, check_external_files, external_files
 from amp_transpiler.files.git_lfs import REMEDY, is_lfs_pointer
 from amp_transpiler.files.source_check import checked_proto, mend_text, settle_declared_types, type_inputs, value_fault
 from amp_transpiler.graph.dtypes import parse_dtype
@@ -73,6 +73,7 @@ def _program_of(model: object) -> Program:
         training_info = _training_info(model, "the ModelProto", None)
         program = Program(_from_proto(model, "the ModelProto", owned=False))
         check_external_files(program.model, "the ModelProto")
+        program.source_bytes = model.ByteSize() + _bytes_of(external_files(program.model))
         program.training_info = training_info
         return program
     if isinstance(model, (str, os.PathLike)):
@@ -105,8 +106,13 @@ def _load_file(path: pathlib.Path) -> Program:
     model = _from_proto(proto, str(path), owned=True)
     check_external_data(model, path)
     program = Program(model, path)
+    program.source_bytes = _bytes_of({path, *external_files(model)})
     program.training_info = training_info
     return program
+
+
+def _bytes_of(files: Iterable[pathlib.Path]) -> int:
+    return sum(file.stat().st_size for file in files)
 
 
 def _training_info(

@@ -17,6 +17,7 @@ from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.dtypes import LowFormat
 
 __all__ = [
+    "INFINITY_OF_MASKS",
     "ConstantRange",
     "computed_tensor",
     "constant_range",
@@ -31,7 +32,7 @@ Result = TypeVar("Result")
 
 _BLOCK = 1 << 20  # elements looked at in one go: 4 MB of float32
 _LAZY_BYTES = 1 << 16  # smaller tensors are converted at once
-_INFINITY = 1e6  # masks use 1e6, 1e9 or the largest float32
+INFINITY_OF_MASKS = 1e6  # they use 1e6, 1e9 or the largest float32
 _SAFE_MAGNITUDE = 2.0**-10  # a tensor reaching this cannot lose a noticeable part of its norm to underflow
 
 
@@ -79,7 +80,7 @@ def _range(flat: np.ndarray, low: LowFormat) -> ConstantRange:
 def _stands_for_infinity(flat: np.ndarray, low: LowFormat) -> bool:
     for at in range(0, flat.size, _BLOCK):
         block = flat[at : at + _BLOCK]
-        if ((block > low.max) | ((block < -low.max) & (block > -_INFINITY))).any():
+        if ((block > low.max) | ((block < -low.max) & (block > -INFINITY_OF_MASKS))).any():
             return False
     return True
 

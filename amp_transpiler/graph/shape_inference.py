@@ -13,10 +13,10 @@ from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.infer_outputs import infer_outputs
 from amp_transpiler.graph.inference_skeleton import CONTROL_FLOW, skeleton
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
-from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import is_standard
 
-__all__ = ["add_shapes", "complete_shapes", "infer_shapes", "sizes_from_inputs"]
+__all__ = ["add_shapes", "complete_shapes", "infer_shapes", "sizes_from_inputs", "written_bytes"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,15 @@ def add_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
                 if info.name in outputs:
                     _drop_other_names(tensor.shape, symbols)
     return proto
+
+
+def written_bytes(model: ir.Model) -> int:
+    """Return about how many bytes a model takes once it is written, with shapes and weights. No weights are read."""
+    proto = add_shapes(to_proto_without_weights(model))
+    inside = {tensor.name for graph in proto_graphs(proto.graph) for tensor in graph.initializer}
+    values = (value for scope in scopes(model) for value in scope.graph.initializers.values())
+    outside = (value.const_value for value in values if value.const_value is not None and value.name not in inside)
+    return int(proto.ByteSize()) + sum(tensor.nbytes for tensor in outside)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -35,8 +35,8 @@ class CommandOptions:
         parameter="dst",
         short="where to write: a file, or a folder with a slash",
         text="The file to write; with a slash at its end, and for several models or a folder of them, the folder; `-` "
-        "for standard output. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` beside the model. An existing file is "
-        "replaced, a missing folder is made.",
+        "for standard output. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` beside the model, `STEM.fp32.onnx` for one "
+        "that is kept in float32. An existing file is replaced, a missing folder is made.",
         python="The file to write; None keeps the result in memory, as `Report.program`.",
     )
     recursive: bool = option(

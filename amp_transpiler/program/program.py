@@ -59,6 +59,7 @@ class Program(StaticProgram):
         source: the file it was loaded from.
 
     Attributes:
+        source_bytes: of the files or the message that it was loaded from; None if that is not known.
         model: the `onnx_ir` model; weights of a loaded file stay memory-mapped until they are saved.
         notes: remarks of the passes that prepared it, for the report.
         persistables: values that persist in a scope, by name.
@@ -80,6 +81,7 @@ class Program(StaticProgram):
     def __init__(self, model: ir.Model | None = None, source: pathlib.Path | None = None) -> None:
         self.model: ir.Model = model if model is not None else _empty_model()
         self.source = source
+        self.source_bytes: int | None = None
         self.notes: list[str] = []
         self.persistables: dict[str, Persistable] = {}
         self.updates: dict[str, str] = {}
@@ -346,7 +348,8 @@ class Program(StaticProgram):
         copy.outputs = list(self.outputs)
         copy.no_gradient = set(self.no_gradient)
         copy.attached = {kind: attachment.of_copy() for kind, attachment in self.attached.items()}
-        for name in ("widened", "step", "training_info", "merged", "before", "random_seed", "is_built"):
+        shared = ("source_bytes", "widened", "step", "training_info", "merged", "before", "random_seed", "is_built")
+        for name in shared:
             setattr(copy, name, getattr(self, name))
         copy.used_names = set(self.used_names)
         copy._family, copy._births = self._family, dict(self._births)

@@ -58,7 +58,7 @@ def assemble(facts: Facts, destination: pathlib.Path | None, clock: Clock | None
         high_nodes=described.high_nodes,
         kept_float32=described.kept_float32,
         casts=described.casts,
-        casts_removed=described.casts_removed,
+        casts_removed=0 if sized is None else sized.casts_removed,
         casts_at=described.casts_at,
         missing_kernels=dict(described.missing_kernels),
         opset=_before_and_after(task.opset, None if sized is None else sized.opset),

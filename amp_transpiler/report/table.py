@@ -104,12 +104,11 @@ def summary(report: ReportRecord, *, failed: bool = False) -> RenderableType:
 
 def _frontier(report: ReportRecord) -> RenderableType:
     """Return the curve between error and cost; what is carried out is marked."""
-    table = Table(
-        box=None, padding=(0, 2), title="from fastest to most exact", title_justify="left", title_style="bold"
-    )
+    title = "from the largest error to the least"
+    table = Table(box=None, padding=(0, 2), title=title, title_justify="left", title_style="bold")
     for head in ("error", "", f"ms, {report.device}" if report.device else "ms", f"in {report.dtype}", "casts", ""):
         table.add_column(head, justify="left" if not head else "right", no_wrap=True)
-    for point in report.frontier:
+    for point in sorted(report.frontier, key=lambda point: -point.error):
         time = "-" if point.milliseconds is None else f"{point.milliseconds:.3g}"
         how = "measured" if point.measured else "predicted"
         error = percent(point.error) if math.isfinite(point.error) else "not finite"

@@ -109,6 +109,20 @@ CASES = {
         {"model.onnx": text(MODEL), "model_fp16.onnx": low(lambda weight: weight * 1.1)},
         [("model_fp16.onnx", "stale", "is not made from model.onnx: weight 'w' has other values")],
     ),
+    "a mask's minus infinity": (
+        {
+            "model.onnx": with_weights(lambda weight: np.where(weight == 3, np.float32(-3.4e38), weight)),
+            "model.fp16.onnx": low(lambda weight: np.where(weight == 3, np.float32(-32752), weight)),
+        },
+        [("model.fp16.onnx", "slower", "predicted")],
+    ),
+    "no mask's minus infinity": (
+        {
+            "model.onnx": with_weights(lambda weight: np.where(weight == 3, np.float32(-3.4e38), weight)),
+            "model.fp16.onnx": low(lambda weight: np.where(weight == 3, np.float32(-300), weight)),
+        },
+        [("model.fp16.onnx", "stale", "weight 'w' has other values")],
+    ),
     "stale by a few elements only": (
         {"model.onnx": text(MODEL), "model-half.onnx": low(lambda weight: weight + (weight == 3))},
         [("model-half.onnx", "stale", "weight 'w' has other values")],

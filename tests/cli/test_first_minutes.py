@@ -7,13 +7,14 @@ import subprocess
 
 import pytest
 
-from amp_transpiler import telemetry
+from amp_transpiler import telemetry, wheels
 from amp_transpiler.cli import doctor as doctor_module, installation, measuring
 from amp_transpiler.cli.command import main
 from amp_transpiler.cli.completion import SHELLS, completion_script
 from amp_transpiler.cli.diagnosis import diagnose, what_runs_where
 from amp_transpiler.cli.installation import EXTRAS, Gpu, Installation, look
 from amp_transpiler.cli.parser import build_parser
+from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.graph.dtypes import low_format
 from amp_transpiler.options.table import OPTIONS
 from amp_transpiler.runtime import cuda
@@ -102,6 +103,10 @@ MACHINES = {
     "a build for the CPU without a GPU": (
         machine(wheels={"onnxruntime": "1.31.1"}, built_for=None, driver=None, driver_cuda=None, gpus=()),
         [("NVIDIA driver", "note", "none", "")],
+    ),
+    "too old for training": (
+        machine(training_problem="it needs onnx 1.22 or newer, and 1.17.0 is installed", training_remedy="pip -U onnx"),
+        [("training", "note", "it needs onnx 1.22 or newer", "pip -U onnx")],
     ),
     "two wheels, and the one with CUDA won": (
         machine(wheels={"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}),
@@ -228,10 +233,22 @@ def test_what_is_missing_is_named_with_the_line_that_mends_it(name, monkeypatch,
         ("the CPU is wanted", "--benchmark", "the CPU, whose times"),
         ("the second device is wanted", "amp.Session, training", "CUDA:1 (NVIDIA L4)"),
         ("no ONNX Runtime", "conversion", "nowhere: it needs an ONNX Runtime"),
+        ("too old for training", "amp.Session", "CUDA:0 (NVIDIA H100 80GB HBM3)"),
+        ("too old for training", "training", "nowhere: it needs onnx 1.22 or newer, and 1.17.0 is installed"),
     ],
 )
 def test_what_will_run_where(name, work, place):
     assert place in dict(what_runs_where(MACHINES[name][0]))[work]
+
+
+def test_doctor_knows_what_training_refuses(monkeypatch):
+    assert installation.look().training_problem == ""
+    monkeypatch.setattr(wheels, "OLDEST_ONNX_FOR_TRAINING", "99.0")
+    found = installation.look()
+    assert found.training_problem.startswith("it needs onnx 99.0 or newer, and ")
+    assert found.training_remedy == "pip install -U onnx"
+    with pytest.raises(EnvironmentProblem, match=found.training_problem.removeprefix("it ")):
+        wheels.require_for_training.__wrapped__()
 
 
 @pytest.mark.parametrize(

@@ -268,3 +268,12 @@ def test_outputs_that_were_chosen_are_those_of_the_file(tmp_path):
     program.outputs = ["h"]
     assert amp.transpile(program, tmp_path / "r.onnx", verify=False).kept_float32
     assert [value.name for value in onnx.load(tmp_path / "r.onnx").graph.output] == ["h"]
+
+
+def test_no_cast_is_removed_from_a_copy_of_the_source(folder):
+    text = "(float[N,4] x) => (float[N,4] y) { c = Cast <to = 1> (x) y = MatMul (c, w) }"
+    onnx.save(parse(text, w=array(4, 4)), "cast.onnx")
+    report = amp.transpile("cast.onnx", "copy.onnx", verify=False)
+    assert report.kept_float32
+    assert (report.casts, report.casts_removed) == (0, 0)
+    assert (folder / "copy.onnx").read_bytes() == (folder / "cast.onnx").read_bytes()

@@ -151,7 +151,7 @@ def test_wrong_samples(given, calls, capsys):
 def test_a_row_that_fits_nothing_is_told(zoo, capsys):
     (zoo / "zoo.toml").write_text('"a.onnx" = "made-up"\n"A.onnx" = "x"\n"q*.onnx" = "y"\n', encoding="utf-8")
     assert cli.main(["zoo", "--inputs", "zoo.toml"]) == 0
-    assert "'A.onnx' and 1 more rows fit none" in capsys.readouterr().err
+    assert "'A.onnx' and 1 more row fit none" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("zoo")
@@ -241,6 +241,40 @@ def test_a_silent_call_names_what_failed_at_its_end(capsys):
     shown = capsys.readouterr()
     assert not shown.out
     assert shown.err.splitlines()[-1].endswith("2 of 6 models failed: zoo/bad.onnx, zoo/deep/bad.onnx")
+
+
+@pytest.mark.usefixtures("zoo", "calls")
+@pytest.mark.parametrize("others", [[], ["zoo/c.onnx"]], ids=["the last", "in the middle"])
+def test_a_silent_call_names_a_single_failure_once_more_unless_it_was_the_last(others, capsys):
+    for model in ["zoo/bad.onnx", *others]:
+        write(model)
+    assert cli.main(["zoo", "-q"]) == 2
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].endswith("1 of 4 models failed: zoo/bad.onnx") is bool(others)
+
+
+# ---- models that are named like results ----
+
+# Files of a folder, recursively -> those that a warning names.
+NAMES = {
+    "a result": (["a.onnx", "a.fp32.onnx"], []),
+    "a source named so": (["a.onnx", "b.fp32.onnx"], ["models/b.fp32.onnx"]),
+    "one in a folder inside": (["a.onnx", "in/c.onnx", "in/d.FP32.onnx"], ["models/in/d.FP32.onnx"]),
+    "a folder of results": (["a.onnx", "out/b.fp32.onnx", "out/c.fp16.onnx"], []),
+    "16 bits": (["a.onnx", "b.fp16.onnx"], []),
+}
+
+
+@pytest.mark.usefixtures("zoo", "calls")
+@pytest.mark.parametrize("case", NAMES)
+def test_a_float32_model_that_is_named_like_a_result_is_told(case, capsys):
+    names, told = NAMES[case]
+    for name in names:
+        write(f"models/{name}")
+    assert cli.main(["models", "-r", "-q", "-o", "converted/"]) == 0
+    err = capsys.readouterr().err
+    assert ("named like results, and not taken: " in err) is bool(told)
+    assert all(name in err for name in told)
 
 
 # ---- unchanged models ----

@@ -1,5 +1,6 @@
 """The default aim: the smallest conversion that is predicted at most a tenth slower than the fastest one."""
 
+import onnx
 import pytest
 
 import amp_transpiler as amp
@@ -7,7 +8,8 @@ from amp_transpiler.precision.balance import Candidate, balanced
 from amp_transpiler.report.headline import headline, kept_words, predicted_words, slower_words
 from tests.support import array, chain, parse
 
-# (milliseconds, bytes) of what has the most low nodes, of the fastest, of float32 -> which is chosen.
+# (milliseconds, bytes of weights, bytes of the file unless they are the same) of what has the most low nodes, of the
+# fastest, of float32 -> which is chosen.
 CHOICES = {
     "the smallest is the fastest": ((1.0, 10), (1.0, 10), (2.0, 20), "low"),
     "the smallest is a little slower": ((1.09, 10), (1.0, 15), (2.0, 20), "low"),
@@ -17,19 +19,35 @@ CHOICES = {
     "without weights time decides": ((1.05, 0), (1.0, 0), (1.02, 0), "time"),
     "without weights float32 may be the fastest": ((1.05, 0), (1.02, 0), (1.0, 0), "float32"),
     "all are the same": ((1.0, 0), (1.0, 0), (1.0, 0), "low"),
+    "slower, and its casts outweigh its weights": ((1.05, 10, 31), (1.05, 10, 31), (1.0, 20, 30), "float32"),
+    "slower, and its file hardly smaller": ((1.05, 10, 2999), (1.02, 15, 2980), (1.0, 20, 3000), "float32"),
+    "slower, and its file smaller": ((1.05, 10, 2969), (1.02, 15, 2980), (1.0, 20, 3000), "low"),
+    "the smallest file of two slower ones that save some": ((1.05, 10, 31), (1.02, 15, 25), (1.0, 20, 30), "time"),
+    "as fast, though its casts outweigh its weights": ((1.0, 10, 31), (1.0, 10, 31), (1.0, 20, 30), "low"),
 }
+
+
+def candidate(milliseconds, weights, file=None):
+    return Candidate(milliseconds, weights, lambda: weights if file is None else file)
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_what_is_chosen(name):
     *rows, expected = CHOICES[name]
-    candidates = {aim: Candidate(*row) for aim, row in zip(("low", "time", "float32"), rows, strict=True)}
+    candidates = {aim: candidate(*row) for aim, row in zip(("low", "time", "float32"), rows, strict=True)}
     assert balanced(candidates) == expected
 
 
 def test_what_breaks_the_limits_is_out_of_question():
-    assert balanced({"time": Candidate(1.0, 15), "float32": Candidate(1.2, 20)}) == "time"
-    assert balanced({"float32": Candidate(9.0, 20)}) == "float32"
+    assert balanced({"time": candidate(1.0, 15), "float32": candidate(1.2, 20)}) == "time"
+    assert balanced({"float32": candidate(9.0, 20)}) == "float32"
+
+
+def test_a_file_is_sized_only_where_a_conversion_is_slower_than_float32():
+    def unasked():
+        raise AssertionError("asked for its size")
+
+    assert balanced({"low": Candidate(1.0, 10, unasked), "float32": Candidate(1.05, 20, unasked)}) == "low"
 
 
 PRODUCT = parse("(float[N,1024] x) => (float[N,1024] y) { y = MatMul (x, w) }", w=array(1024, 1024))
@@ -100,6 +118,27 @@ def test_the_other_preferences(name, prefer):
         assert bool(slower_words(report)) is report.slower
 
 
+TANHS = " ".join(f"t{i} = Tanh (t{i - 1})" for i in range(1, 40))
+# One row is a little slower in 16 bits, for its two casts. Width of the product -> whether its weights outweigh these.
+WIDTHS = {4: False, 64: True}
+
+
+@pytest.mark.parametrize("as_file", [False, True], ids=["message", "file"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_is_slower_becomes_16_bit_only_where_its_file_is_smaller(width, as_file, tmp_path):
+    text = f"(float[1,{width}] x) => (float[1,{width}] y) {{ t0 = MatMul (x, w) {TANHS} y = Tanh (t39) }}"
+    model = parse(text, w=array(width, width))
+    onnx.save(model, tmp_path / "model.onnx")
+    source = tmp_path / "model.onnx" if as_file else model
+    smallest = amp.transpile(source, tmp_path / "small.onnx", verify=False, prefer="size")
+    before, after = smallest.predicted_ms
+    assert before < after < 1.1 * before
+    assert smallest.weight_bytes[1] < smallest.weight_bytes[0]
+    saved = (tmp_path / "small.onnx").stat().st_size < (tmp_path / "model.onnx").stat().st_size
+    assert saved is WIDTHS[width]
+    assert amp.transpile(source, verify=False).kept_float32 is not saved
+
+
 @pytest.mark.parametrize("target", ["cpu", "tensorrt"])
 def test_where_nothing_is_predicted_the_smallest_is_wanted(target):
     default, smallest = converted_for(target, "balance"), converted_for(target, "size")
@@ -107,6 +146,16 @@ def test_where_nothing_is_predicted_the_smallest_is_wanted(target):
     assert default.predicted_ms == (None, None)
     assert not default.kept_float32
     assert not default.slower
+
+
+def test_on_a_cpu_it_is_said_that_16_bits_are_seldom_faster():
+    report = converted_for("cpu", "balance")
+    assert [note for note in report.notes if note.startswith("on a CPU float16 makes a model smaller, and seldom f")]
+    for target in ("cuda", "tensorrt"):
+        assert not [note for note in converted_for(target, "size").notes if note.startswith("on a CPU")]
+    assert not [
+        note for note in amp.transpile(LOOKUP, verify=False, target="cpu", disable_amp=".*").notes if "CPU" in note
+    ]
 
 
 def converted_for(target, prefer):

@@ -27,6 +27,7 @@ from amp_transpiler.report.sections import (
     sources_table,
     times_table,
 )
+from amp_transpiler.report.table import summary
 from amp_transpiler.report.text_table import text_table
 from amp_transpiler.report.wording import human_time
 from amp_transpiler.report.worst import costliest_fp32, squared_error_shares, worst_sources
@@ -309,6 +310,15 @@ def test_the_frontier_in_the_terminal(report):
     lines = [line.split() for line in file.getvalue().splitlines()]
     assert lines[0] == ["point", "error", "known", "by", "predicted", "in", "float16", "casts"]
     assert lines[3] == ["chosen", "0.1%", "measured", "1.9", "ms", "90%", "5"]
+
+
+def test_the_curve_of_the_summary_goes_from_the_largest_error_to_the_least(report):
+    file = io.StringIO()
+    Console(file=file, width=80).print(summary(report))
+    lines = [line.strip() for line in file.getvalue().splitlines()]
+    _, *curve = lines[lines.index("from the largest error to the least") + 1 :]
+    assert [line.split()[0] for line in curve] == ["0.3%", "0.1%", "0.01%", "0%"]
+    assert [line.endswith("<- chosen") for line in curve] == [False, True, False, False]
 
 
 # what takes the time of rows (operator, milliseconds, bound): the table's rows
