@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import amp_transpiler as amp
@@ -59,6 +60,26 @@ def test_a_tolerance_that_cannot_be_read(given, part):
         parse_tolerance(given)
     assert part in str(error.value)
     assert repr(given) in str(error.value)
+
+
+# a tolerance, and the percentage that the error offers, as it is written there
+NO_PERCENTAGE = [
+    ("1", "1%"),
+    (" 1.5 ", "1.5%"),
+    ("y=1", "1%"),
+    (1, "'1%'"),
+    (1.0, "'1.0%'"),
+    (2, "'2%'"),
+    (np.float32(5), "'5.0%'"),
+    ({"y": 2}, "'2%'"),
+    ({"y": "2"}, "'2%'"),
+]
+
+
+@pytest.mark.parametrize(("given", "offered"), NO_PERCENTAGE)
+def test_a_tolerance_of_a_hundred_percent_has_its_sign(given, offered):
+    with pytest.raises(amp.OptionError, match=rf"without a percent sign is [1-9]\d\d%: write {offered} for "):
+        parse_tolerance(given)
 
 
 @pytest.mark.parametrize(("given", "expected"), [(0, 0.0), ("0", 0.0), ("0.1%", 0.001), (1, 1.0), ("100%", 1.0)])
