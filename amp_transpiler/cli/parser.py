@@ -28,12 +28,15 @@ _USAGE = """\
 _MOST_USED = """\
 usage: amp-transpile MODEL... [OPTION]...
 
-Turns fp32 ONNX models into checked float16 or bfloat16 ones, beside the model or in -o.
+Turns float32 ONNX models into checked 16-bit ones, beside the model or in -o.
 
 {options}
 
-  amp-transpile --help all       every option; or a group of them: {groups}
-  amp-transpile diff, --check, doctor    two models; a repository; this machine; each has a --help
+  amp-transpile --help all          every option; or a group of them:
+                                    {groups}
+  amp-transpile diff --help         two models side by side
+  amp-transpile --check --help      the models of a repository
+  amp-transpile doctor --help       what runs where on this machine
 """
 
 _EXAMPLES = """\
@@ -64,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=_COMMAND,
         usage=_USAGE,
-        description="Turn fp32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
+        description="Turn float32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
         epilog=f"{EXIT_STATUS_TEXT}\n{_EXAMPLES}",
         formatter_class=Formatter,
         allow_abbrev=False,

@@ -226,7 +226,7 @@ class ConversionOptions:
             "size": "the smallest file: the most computation in lower precision, at the fewest casts",
             "low": "as `size`",
         },
-        short="balance (default), time or size: 16 bits that pay, or one end",
+        short="balance: 16 bits that pay; or time, or size",
         text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
         "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
         held_as=("word",),
