@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.cli.options import parse
 from amp_transpiler.precision.limits import Limits, parse_mismatch, parse_tolerance, with_limits
 from amp_transpiler.systems.program_names import limits_by_output
-from tests.support import parse
+from tests.support import parse as model_of
 
-THREE = parse(
+THREE = model_of(
     "(float[2] x) => (float[2] logits, float[2] box_a, float[2] box_b) "
     "{ logits = Exp (x) box_a = Neg (x) box_b = Abs (x) }"
 )
@@ -80,6 +81,13 @@ NO_PERCENTAGE = [
 def test_a_tolerance_of_a_hundred_percent_has_its_sign(given, offered):
     with pytest.raises(amp.OptionError, match=rf"without a percent sign is [1-9]\d\d%: write {offered} for "):
         parse_tolerance(given)
+
+
+@pytest.mark.parametrize(("given", "fraction"), [("1%", 0.01), ("0.5", 0.5), ("100%", 1.0), ("250%", 2.5)])
+def test_what_the_command_reads_may_be_given_again(given, fraction):
+    """To `transpile`, or by a recipe."""
+    read = parse(["m.onnx", "--tolerance", given]).conversion.tolerance
+    assert parse_tolerance(read) == (fraction, {})
 
 
 @pytest.mark.parametrize(("given", "expected"), [(0, 0.0), ("0", 0.0), ("0.1%", 0.001), (1, 1.0), ("100%", 1.0)])
