@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from amp_transpiler.cli.exit_status import EXIT_STATUS_TEXT
 from amp_transpiler.errors import OptionError
 from amp_transpiler.options.option import GROUPS, Option
-from amp_transpiler.options.table import OPTIONS, flag_for
+from amp_transpiler.options.table import OPTIONS, flag_for, similar_flags
 from amp_transpiler.version import __version__
 
 __all__ = ["FIRST_EXAMPLES", "Formatter", "Parser", "build_parser"]
@@ -129,7 +129,8 @@ class Parser(argparse.ArgumentParser):
         """Raise OptionError with the message."""
         unknown = _UNKNOWN.match(message) if self.prog == _COMMAND else None
         remedy = None if unknown is None else flag_for(unknown[1])
-        raise OptionError(remedy or f"{message}; see {self.prog} --help")
+        hint = "" if unknown is None else similar_flags(unknown[1])
+        raise OptionError(remedy or f"{message}{hint}; see {self.prog} --help")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

@@ -67,6 +67,8 @@ FLAGS = {
     "--dims=a=1": "--dims is --dim",
     "--verify": "--verify is the default; --no-verify",
     "--cache": "--cache is the default; --no-cache",
+    "--tolerence=1%": "unrecognized arguments: --tolerence=1% (did you mean '--tolerance'",
+    "--tol=1%": "did you mean '--tolerance'",
     "--progress": "a parameter of transpile only",
     "--nonsense": "unrecognized arguments: --nonsense",
 }
