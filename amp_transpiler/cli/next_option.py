@@ -27,7 +27,9 @@ def next_option(outcome: Outcome, options: Options) -> str:
     if outcome.job.inputs is None and report.verdict_word is Verdict.PLAUSIBLE:
         return "--inputs samples.npz: compares on your data, where this rests on made-up inputs"
     if report.outputs and report.low_nodes and not (options.conversion.tolerance or options.conversion.metric):
-        return "--tolerance 0.1%: the best conversion within an error that you choose"
+        if report.level == "auto":
+            return "--tolerance 0.1%: the best conversion within an error that you choose"
+        return "--tolerance 1%: writes nothing where an output is further off"
     if options.report is None:
         return "--report report.html: a page with the graph and every node"
     return ""

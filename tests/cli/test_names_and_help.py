@@ -122,9 +122,10 @@ NEXT = [
     ("--level O1", None, SLOWER | MADE_UP | {"level": "O1"}, "--level auto: 16 bits unless they cost time, or --dim"),
     ("--level O2", "x.npz", SLOWER | GIVEN | {"level": "O2"}, "--level auto"),
     ("--policy torch", None, SLOWER | MADE_UP | {"level": None}, "--inputs"),
-    ("--preset mp4", "x.npz", SLOWER | GIVEN | {"level": None}, "--tolerance"),
+    ("--preset mp4", "x.npz", SLOWER | GIVEN | {"level": None}, "--tolerance 1%: writes nothing"),  # nor searches
+    ("--level O2", "x.npz", GIVEN | {"level": "O2"}, "--tolerance 1%: writes nothing"),
     ("", None, MADE_UP, "--inputs samples.npz"),
-    ("", "x.npz", GIVEN, "--tolerance"),
+    ("", "x.npz", GIVEN, "--tolerance 0.1%: the best"),
     ("--tolerance 1%", "x.npz", GIVEN, "--report"),
     ("--tolerance 1% --report r.html", "x.npz", GIVEN, ""),
     ("--no-verify", None, {}, "--report"),
