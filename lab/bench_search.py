@@ -209,7 +209,7 @@ def tolerance(
             asked = SHARE * low.get("worst", 0.0)
             row: Record = {"question": "tolerance", "model": name, "bytes": _bytes(path), "O2": low, "asked": asked}
             if 0.0 < asked < float("inf"):
-                row |= {label: version.ask(path, tolerance=asked) for label in ("now", "again")}
+                row |= {label: version.ask(path, tolerance=f"{100 * asked!r}%") for label in ("now", "again")}
             _keep(file, row)
 
 

@@ -234,7 +234,8 @@ def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Re
 
     start = time.perf_counter()
     try:
-        report = amp.transpile(path, inputs=samples, tolerance=tolerance, prefer=prefer)  # type: ignore[arg-type]
+        limit = tolerance if tolerance < 1.0 else f"{100 * tolerance!r}%"
+        report = amp.transpile(path, inputs=samples, tolerance=limit, prefer=prefer)  # type: ignore[arg-type]
     except amp.CheckFailed as error:
         return {"kept": False, "why": str(error)[:200], "seconds": time.perf_counter() - start}
     found = max((row.relative for row in report.outputs.values()), default=0.0)

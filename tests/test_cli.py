@@ -125,6 +125,13 @@ def test_lists_reach_transpile(model, transpile):
     assert lists.black_varnames == {"h"}
 
 
+def put(*places):
+    """Write files that are there to be named."""
+    for place in map(pathlib.Path, places):
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(b"a model")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -140,6 +147,7 @@ def test_lists_reach_transpile(model, transpile):
 )
 def test_destination(arguments, expected, tmp_path, monkeypatch, transpile):
     monkeypatch.chdir(tmp_path)
+    put("a/m.onnx", "a/m.v2.onnx", "a/m", "b/n.onnx")
     assert cli.main(arguments) == 0
     assert [None if dst is None else str(dst) for _, dst, _ in transpile.calls] == expected
 
@@ -197,6 +205,7 @@ def test_the_worst_status_of_several_models_counts(tmp_path, monkeypatch, capsys
         return report
 
     monkeypatch.setattr(pipeline, "transpile", transpile)
+    put(*(tmp_path / name for name in ("a.onnx", "b.onnx", "c.onnx")))
     assert cli.main([str(tmp_path / name) for name in ("a.onnx", "b.onnx")]) == 1
     assert cli.main([str(tmp_path / name) for name in ("a.onnx", "c.onnx", "b.onnx")]) == 2
     stdout, stderr = capsys.readouterr()
@@ -220,6 +229,7 @@ def test_json_to_stdout_is_all_there_is_on_it(model, transpile, capsys):
 
 def test_json_of_several_models_is_a_list_that_tells_of_failures(tmp_path, transpile, capsys):
     transpile.error = ModelError("unreadable")
+    put(tmp_path / "a.onnx", tmp_path / "b.onnx")
     assert cli.main([str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), "--json", "-"]) == 2
     records = json.loads(capsys.readouterr().out)
     assert [record["exit_status"] for record in records] == [2, 2]

@@ -88,6 +88,7 @@ PLACES = {
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("arguments", PLACES)
 def test_places(arguments, calls):
+    pathlib.Path("-dash.onnx").write_bytes(b"a model")
     assert cli.main(arguments.split()) == 0
     assert calls == PLACES[arguments]
     assert not pathlib.Path("out").exists(), "nothing was written, so the folder made for it is gone"

@@ -11,6 +11,7 @@ import amp_transpiler as amp
 import docs_hooks
 import figures
 import reference_pages
+from tests.test_code_blocks import last_place
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -201,6 +202,20 @@ def test_the_figures_of_the_readme_are_those_of_the_pages():
         assert figure.measured(printed, page) == figure.values(page), (
             f"{figure.id}: a page in docs/benchmarks has changed; run scripts/figures --only pages --update"
         )
+
+
+def test_the_figures_in_the_sentences_of_readme_and_tutorial_are_what_the_demo_prints():
+    """To one unit in the last digit shown; blocks of code and the picture have tests of their own."""
+    table = figures.Figures.read()
+    printed = figures.run(table.commands["demo"], ROOT)
+    rows = [figure for figure in table.figures if figure.command == "demo"]
+    assert {figure.file for figure in rows} == {"README.md", "docs/tutorial.md"}
+    for figure in rows:
+        page = (ROOT / figure.file).read_text(encoding="utf-8")
+        measured = figure.measured(printed, page)
+        assert measured is not None, f"{figure.id}: {printed}"
+        for shown, number in zip(figure.values(page), measured, strict=True):
+            assert abs(float(shown) - float(number)) <= 1.001 * last_place(shown), f"{figure.id}: {shown}, {number}"
 
 
 # Written by scripts from the source: looked up, not read.

@@ -27,6 +27,7 @@ amp.Session("m.fp16.onnx", amp.CPUPlace())
 
 TRANSPILE = "import amp_transpiler as amp\namp.transpile('m.onnx', 'r.onnx', cache=False)\n"
 COMMAND = "from amp_transpiler.cli import main\nassert main(['m.onnx', '-o', 'r.onnx', '-q', '--no-cache']) == 0\n"
+MISSING = "from amp_transpiler.cli import main\nassert main(['missing.onnx']) == 2\n"
 WORKER = """
 import amp_transpiler.child_process.worker
 import amp_transpiler.runtime.session
@@ -44,8 +45,9 @@ def folder(tmp_path):
     [
         pytest.param("import amp_transpiler", 7, id="import"),
         pytest.param(CAST, 150, id="cast, save and session"),
-        pytest.param(TRANSPILE, 300, id="transpile"),
+        pytest.param(TRANSPILE, 301, id="transpile"),
         pytest.param(COMMAND, 335, id="command"),  # six of them declare and read the options
+        pytest.param(MISSING, 90, id="no model"),  # nothing that reads one
         pytest.param(WORKER, 80, id="process that checks"),
     ],
 )

@@ -102,6 +102,8 @@ def _times(
     """
     device = find_device(policy.device)
     unconverted, converted = traffic(source, policy.dims, fuse=True), written_traffic(result, policy)
+    if not any(cost.bytes or cost.launches for cost in unconverted):  # such as operators of ai.onnx.ml
+        return PredictedTimes()
     before, after = (predicted(costs, device) for costs in (unconverted, converted))
     before_in_graph, after_in_graph = (predicted(costs, device, cuda_graph=True) for costs in (unconverted, converted))
     fused = None if prepared is source else predicted(traffic(prepared, policy.dims, fuse=True), device).milliseconds

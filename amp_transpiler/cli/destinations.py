@@ -185,8 +185,6 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
         jobs: the models and their results.
         makes_folder: whether the folder of the results will be made.
     """
-    from amp_transpiler.files.data_files import model_of_weights
-
     in_use = _InUse(options, jobs)
     if options.to_stdout and (weights := in_use.weights_of(jobs[0].model)):
         raise OutputError(f"-o -: standard output has no place for weights in another file ({weights[0].name})")
@@ -207,9 +205,15 @@ def check_places(options: Options, jobs: Sequence[Job], *, makes_folder: bool) -
         owner = taken.get(place) or str(in_use.file_at(path) or in_use.result_at(path) or "")
         if owner:
             raise OutputError(f"{option} {text}: is also {owner}; give each a file of its own")
-        if model := model_of_weights(pathlib.Path(place)):
+        if model := _model_of_weights(pathlib.Path(place)):
             raise OutputError(f"{option} {text}: holds weights of {model}; choose another file")
         taken[place] = text
+
+
+def _model_of_weights(path: pathlib.Path) -> pathlib.Path | None:
+    from amp_transpiler.files.data_files import model_of_weights  # which imports what reads models
+
+    return model_of_weights(path)
 
 
 def _report_place(option: str, text: str, new_folder: pathlib.Path | None) -> pathlib.Path:

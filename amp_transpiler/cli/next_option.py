@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amp_transpiler.cli.options import Options
-from amp_transpiler.report.headline import slower_words
+from amp_transpiler.report.headline import is_beyond_limit, slower_words
 from amp_transpiler.report.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -20,20 +20,31 @@ def next_option(outcome: Outcome, options: Options) -> str:
     report = outcome.report
     if report is None or outcome.error is not None or report.is_copy or options.copied_by is not None:
         return ""
-    if report.kept_float32 and options.conversion.prefer in ("balance", "time"):
-        if report.pays_from:
-            return f"--dim {report.pays_from}: if that is what you run, it gains"
-        if report.known_times().lowered is not None:
-            return "--prefer size: the smallest file, whatever it costs in time"
+    if report.kept_float32:
+        return _for_float32(report, options)
     if faster := _faster(report, options):
         return faster
     if outcome.job.inputs is None and report.verdict_word is Verdict.PLAUSIBLE:
         return "--inputs samples.npz: compares on your data, where this rests on made-up inputs"
-    if report.outputs and options.conversion.tolerance is None and options.conversion.metric is None:
-        return "--tolerance 0.1%: the best conversion within an error that you choose"
+    if report.outputs and report.low_nodes and not (options.conversion.tolerance or options.conversion.metric):
+        if report.level == "auto":
+            return "--tolerance 0.1%: the best conversion within an error that you choose"
+        return "--tolerance 1%: writes nothing where an output is further off"
     if options.report is None:
         return "--report report.html: a page with the graph and every node"
     return ""
+
+
+def _for_float32(report: Report, options: Options) -> str:
+    """Return the option that says most about a model that was kept in float32."""
+    if options.conversion.prefer in ("balance", "time"):
+        if report.pays_from:
+            return f"--dim {report.pays_from}: if that is what you run, it gains"
+        if is_beyond_limit(report):
+            return "" if options.conversion.frontier else "--frontier: the error and the time of each choice"
+        if report.known_times().lowered is not None:
+            return "--prefer size: the smallest file, whatever it costs in time"
+    return "" if options.explain else "--explain: why each node stays float32"
 
 
 def _faster(report: Report, options: Options) -> str:

@@ -20,6 +20,7 @@ from amp_transpiler.cli.samples import MADE_UP
 from amp_transpiler.cli.sources import STANDARD_INPUT, spooled
 from amp_transpiler.cli.streams import copy_to_stdout
 from amp_transpiler.errors import CheckFailed, InputError, OutputError, help_link
+from amp_transpiler.files.model_file import check_model_file
 from amp_transpiler.garbage import collection_paused
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def convert(job: Job, options: Options) -> Outcome:
     temporary: dict[str, str] = {}  # the files that stand for standard streams -> what messages call them
     try:
         check_name("MODEL", str(job.model))
+        if not is_standard_input(job.model):
+            check_model_file(job.model)  # at once: what reads it takes a second to import
         remembered = Kept(job, options) if job.keep else None
         if remembered is not None and options.skip_unchanged and (former := remembered.find()) is not None:
             return Outcome(job, skipped=former)

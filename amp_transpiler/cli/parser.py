@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from amp_transpiler.cli.exit_status import EXIT_STATUS_TEXT
 from amp_transpiler.errors import OptionError
 from amp_transpiler.options.option import GROUPS, Option
-from amp_transpiler.options.table import OPTIONS, flag_for
+from amp_transpiler.options.table import OPTIONS, flag_for, similar_flags
 from amp_transpiler.version import __version__
 
 __all__ = ["FIRST_EXAMPLES", "Formatter", "Parser", "build_parser"]
@@ -28,12 +28,15 @@ _USAGE = """\
 _MOST_USED = """\
 usage: amp-transpile MODEL... [OPTION]...
 
-Turns fp32 ONNX models into checked float16 or bfloat16 ones, beside the model or in -o.
+Turns float32 ONNX models into checked 16-bit ones, beside the model or in -o.
 
 {options}
 
-  amp-transpile --help all       every option; or a group of them: {groups}
-  amp-transpile diff, --check, doctor    two models; a repository; this machine; each has a --help
+  amp-transpile --help all          every option; or a group of them:
+                                    {groups}
+  amp-transpile diff --help         two models side by side
+  amp-transpile --check --help      the models of a repository
+  amp-transpile doctor --help       what runs where on this machine
 """
 
 _EXAMPLES = """\
@@ -64,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=_COMMAND,
         usage=_USAGE,
-        description="Turn fp32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
+        description="Turn float32 ONNX models into valid, checked mixed-precision (float16 or bfloat16) models.",
         epilog=f"{EXIT_STATUS_TEXT}\n{_EXAMPLES}",
         formatter_class=Formatter,
         allow_abbrev=False,
@@ -126,7 +129,8 @@ class Parser(argparse.ArgumentParser):
         """Raise OptionError with the message."""
         unknown = _UNKNOWN.match(message) if self.prog == _COMMAND else None
         remedy = None if unknown is None else flag_for(unknown[1])
-        raise OptionError(remedy or f"{message}; see {self.prog} --help")
+        hint = "" if unknown is None else similar_flags(unknown[1])
+        raise OptionError(remedy or f"{message}{hint}; see {self.prog} --help")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

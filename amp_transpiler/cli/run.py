@@ -27,10 +27,10 @@ def run(options: Options) -> int:
     Raises:
         InputError: an input, or a place of a result or a report, is impossible.
     """
-    if options.jobs == 1:  # else each of the processes that convert has one
-        start_checker(options)
     with logging_to_stderr(options.verbose):
         sources = find_models(options.models, recursive=options.recursive)
+        if options.jobs == 1 and sources.are_there:  # with more jobs each of the processes that convert has one
+            start_checker(options)
         jobs = jobs_of(sources, options)
         check_places(options, jobs, makes_folder=makes_folder(sources, options))
         outcomes: list[Outcome] = []

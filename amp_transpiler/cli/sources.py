@@ -39,6 +39,11 @@ class Sources:
     are_many: bool
     folders: Mapping[pathlib.Path, pathlib.Path] = dataclasses.field(default_factory=dict)
 
+    @property
+    def are_there(self) -> bool:
+        """Whether there is anything to read; a name may be wrong."""
+        return any(is_standard_input(model) or model.is_file() for model in self.models)
+
     def inside(self, model: pathlib.Path) -> pathlib.Path:
         """Return the path of a model in the folder that was named; of one that was named itself, its name."""
         folder = self.folders.get(model)

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from amp_transpiler.errors import CheckFailed, OptionError
-from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import declarations
+from amp_transpiler.options.table import other_name
 from amp_transpiler.pipeline import transpile
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import Report
@@ -62,7 +62,7 @@ def check_options(function: str, names: Iterable[str]) -> None:
         TypeError: there is one.
     """
     if unknown := sorted(set(names) - _OPTIONS):
-        hint = did_you_mean(unknown[0], _OPTIONS)
+        hint = other_name(unknown[0], _OPTIONS)
         raise TypeError(
             f"{function} has no argument {unknown[0]!r}{hint}; beside its own it takes the options of "
             "amp_transpiler.transpile"

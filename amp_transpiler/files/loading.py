@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.files.external_data import check_external_data, check_external_files, external_files
-from amp_transpiler.files.git_lfs import REMEDY, is_lfs_pointer
+from amp_transpiler.files.model_file import check_model_file
 from amp_transpiler.files.source_check import checked_proto, mend_text, settle_declared_types, type_inputs, value_fault
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.graph.proto import from_proto
@@ -86,16 +86,7 @@ def _program_of(model: object) -> Program:
 
 
 def _load_file(path: pathlib.Path) -> Program:
-    if not path.exists():
-        raise ModelError(f"{path}: no such file")
-    if path.is_dir():
-        raise ModelError(f"{path}: is a folder; give the .onnx file in it")
-    if not path.is_file():
-        raise ModelError(f"{path}: not a regular file")
-    if path.stat().st_size == 0:
-        raise ModelError(f"{path}: the file is empty")
-    if is_lfs_pointer(path):
-        raise ModelError(f"{path}: is a pointer of Git LFS, not the model; {REMEDY}")
+    check_model_file(path)
     try:
         proto = onnx.load_model(path, load_external_data=False)
     except OSError as error:

@@ -33,7 +33,7 @@ class CommandOptions:
         flags=("-o",),
         metavar="OUT",
         parameter="dst",
-        short="where to write: a file, or a folder with a slash",
+        short="the result: a file, or a folder with a slash",
         text="The file to write; with a slash at its end, and for several models or a folder of them, the folder; `-` "
         "for standard output. Default: `STEM.fp16.onnx` or `STEM.bf16.onnx` beside the model, `STEM.fp32.onnx` for one "
         "that is kept in float32. An existing file is replaced, a missing folder is made.",
@@ -43,7 +43,7 @@ class CommandOptions:
         False,
         group="files",
         flags=("-r", "--recursive"),
-        short="take the models of folders inside a folder, too",
+        short="models of folders inside a folder, too",
         text="Take the models of the folders inside a folder, too, except hidden ones. Behind `-o` the results get the "
         "same folders.",
     )
@@ -74,8 +74,8 @@ class CommandOptions:
         group="check",
         flags=("--benchmark",),
         text="Measure both models in turns, on the GPU or without one on the CPU: latency (median, p90, p99), "
-        "throughput, peak memory, time per operator, nodes on the CPU and copies. A result that is slower than fp32 is "
-        "said in red.",
+        "throughput, peak memory, time per operator, nodes on the CPU and copies. A result that is slower than float32 "
+        "is said in red.",
     )
     explain: bool = option(
         False,

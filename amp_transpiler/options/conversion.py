@@ -226,7 +226,7 @@ class ConversionOptions:
             "size": "the smallest file: the most computation in lower precision, at the fewest casts",
             "low": "as `size`",
         },
-        short="balance (default), time or size: 16 bits that pay, or one end",
+        short="balance: 16 bits that pay; or time, or size",
         text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
         "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
         held_as=("word",),
@@ -448,7 +448,7 @@ class ConversionOptions:
         "names or patterns, `logits=1%,boxes=0.5`; or both, `2%,logits=1%`. Default: 2% in float16 and 5% in bfloat16 "
         "at level auto of policy paddle. Otherwise there is no limit: large errors are only warned of, but values that "
         "became infinite or NaN fail.",
-        python="The largest relative error (of the norm) of an output: a fraction, or text such as `1%`, "
+        python="The largest relative error (of the norm) of an output: a fraction below 1, or text such as `1%`, "
         "`logits=1%,boxes=0.5` or `2%,logits=1%`, or a dict of the same by output (a name or pattern). Default: 0.02 "
         "in float16 and 0.05 in bfloat16 at level auto of policy paddle. Otherwise there is no limit: large errors are "
         "only warned of, but values that became infinite or NaN fail.",

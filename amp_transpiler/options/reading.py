@@ -74,12 +74,12 @@ def opset_number(text: str) -> int:
 
 
 def tolerance(text: str) -> float | str:
-    """Return a fraction, or the text itself if it names outputs."""
+    """Return a fraction, or the text itself if it names outputs, or is 100 % or more, which no number may be."""
     try:
         overall, outputs = parse_tolerance(text)
     except OptionError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    return text if outputs or overall is None else overall
+    return text if outputs or overall is None or overall >= 1.0 else overall
 
 
 def mismatch(text: str) -> float:

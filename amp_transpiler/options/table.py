@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 from amp_transpiler.errors import WrongTypeError
@@ -13,7 +13,7 @@ from amp_transpiler.options.command import CommandOptions
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import GROUPS, Option, declarations
 
-__all__ = ["OPTIONS", "RECORDED", "flag_for", "named_as_in_the_table"]
+__all__ = ["OPTIONS", "RECORDED", "flag_for", "named_as_in_the_table", "other_name", "similar_flags"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +54,13 @@ def flag_for(flag: str) -> str:
     return f"{flag} is {', '.join(flags)} on the command line; see amp-transpile --help all"
 
 
+def similar_flags(flag: str) -> str:
+    """Return a question with flags of the command that are spelt like this one; empty if there are none."""
+    from amp_transpiler.graph.name_matching import did_you_mean  # few calls are wrong
+
+    return did_you_mean(flag, (known for option in OPTIONS for known in option.flags))
+
+
 def _meant(name: str) -> Option | None:
     """Return the option that a user means, by any of its names: a flag, a parameter, with dashes or underscores."""
     plain = _plain(name)
@@ -76,18 +83,25 @@ def named_as_in_the_table(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in parameters:
-                raise WrongTypeError(f"{function.__name__} has no parameter {name!r}{_other_name(name, parameters)}")
+                hint = other_name(name, parameters) or "; see help(transpile)"
+                raise WrongTypeError(f"{function.__name__} has no parameter {name!r}{hint}")
         return function(*args, **kwargs)
 
     return checked
 
 
-def _other_name(name: str, parameters: Mapping[str, object]) -> str:
+def other_name(name: str, parameters: Iterable[str]) -> str:
+    """Return, for an argument that a function has not, what it has instead, to stand behind its name; else nothing.
+
+    Args:
+        name: the argument.
+        parameters: what the function takes.
+    """
     from amp_transpiler.graph.name_matching import did_you_mean  # few calls are wrong
 
     option = _meant(name)
-    if option is None:
-        return did_you_mean(name, parameters) or "; see help(transpile)"
+    if option is None or option.parameter not in (None, *parameters):
+        return did_you_mean(name, parameters)
     if option.parameter is None:
         return f": {option.flags[-1]} is an option of the command only; the report that transpile returns has it all"
     flag = option.flags[-1] if option.flags else option.metavar

@@ -24,7 +24,7 @@ HEADROOM = 4.0
 """How many times a range that was seen must fit into the low format."""
 
 Tolerance: TypeAlias = float | str | Mapping[str, float | str]
-"""A fraction from 0 (float32) on, `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output (a pattern) -> a fraction."""
+"""A fraction below 1 (0: float32), `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output (a pattern) -> a fraction."""
 
 Mismatch: TypeAlias = float | str
 """A share from 0 to 1, or `0.1%`."""
@@ -94,7 +94,7 @@ def parse_tolerance(given: Tolerance) -> tuple[float | None, dict[str, float]]:
     """Return the tolerance of all outputs, None if none is given, and those of single outputs.
 
     Raises:
-        OptionError: it is no tolerance; or it is a text such as `1`, which is 100 % and was meant as 1 %.
+        OptionError: it is no tolerance; or it is `1`, say, which is 100 % and was meant as 1 %.
     """
     if isinstance(given, Mapping):
         return None, {str(name): _tolerance(value, given) for name, value in given.items()}
@@ -145,11 +145,13 @@ _EXPECTED = "tolerance is {}: expected a fraction of at least 0 such as 0.01, '1
 
 def _tolerance(value: float | str, option: Tolerance) -> float:
     fraction = _fraction(value, option, lambda number: number >= 0.0, _EXPECTED)
-    if isinstance(value, str) and fraction >= 1.0 and not value.strip().endswith("%"):
-        meant = value.strip()
+    is_percentage = isinstance(value, str) and value.strip().endswith("%")
+    if 1.0 <= fraction < math.inf and not is_percentage:
+        written: Callable[[str], str] = str if isinstance(option, str) else repr  # Python has percentages as text only
+        meant, percentage = str(value).strip(), f"{100 * fraction:g}%"
         raise OptionError(
-            f"tolerance is {option!r}, where {meant} without a percent sign is {100 * fraction:g}%: write {meant}% for "
-            f"{meant} percent, or {100 * fraction:g}% if you mean that"
+            f"tolerance is {option!r}, where {meant} without a percent sign is {percentage}: write "
+            f"{written(f'{meant}%')} for {meant} percent, or {written(percentage)} if you mean that"
         )
     return fraction
 

@@ -139,7 +139,7 @@ def _model(report: ReportRecord, error: str | None, anchor: str) -> dict[str, An
     links = {row.name: f"{rows}{index}" for index, row in enumerate(report.decisions)}
     names = [(precision, precision_name(precision, report)) for precision in KINDS]
     outputs = outputs_worst_first(report.outputs.values())
-    device = report.device or "the device"
+    device, low = report.device or "the device", precision_name("low", report)
     to = "" if report.is_copy else f" {report.dtype}, {target_words(report)},"
     return {
         "anchor": anchor,
@@ -155,7 +155,7 @@ def _model(report: ReportRecord, error: str | None, anchor: str) -> dict[str, An
         "outputs": sections.outputs_table(outputs),
         "error_chart": _drawn(error_chart(outputs)) if any(map(has_floats, outputs)) else "",
         "frontier": sections.frontier_table(report),
-        "frontier_chart": _drawn(frontier_chart(report.frontier)) if report.frontier else "",
+        "frontier_chart": _drawn(frontier_chart(report.frontier, low)) if report.frontier else "",
         "frontier_words": _FRONTIER.format(device=device),
         "sources": sections.linked(sections.sources_table(report), links),
         "sources_words": _SOURCES,

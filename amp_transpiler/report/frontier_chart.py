@@ -1,4 +1,4 @@
-"""Draws the frontier: error against predicted time, or against the share of low nodes."""
+"""Draws the frontier: error against predicted time, or against the share of nodes in the low format."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ _TICKS = 4
 _MOST_DECADES = 5
 
 
-def frontier_chart(points: Sequence[FrontierPoint]) -> str:
+def frontier_chart(points: Sequence[FrontierPoint], low: str) -> str:
     """Return an SVG picture: a dot a point, the chosen one in a ring, errors on a logarithmic axis.
 
     Dots are full where the error was measured, and open where it is predicted.
+
+    Args:
+        points: at least one.
+        low: the low format.
     """
     timed = all(point.milliseconds is not None for point in points)
     across = [point.milliseconds or 0.0 if timed else point.low_share for point in points]
@@ -28,10 +32,11 @@ def frontier_chart(points: Sequence[FrontierPoint]) -> str:
     # From the most exact point to the least: where time is not what was minimised, the line may turn back.
     order = sorted(range(len(points)), key=lambda index: (points[index].error, across[index]))
     line = " ".join(f"{'L' if place else 'M'}{places[i][0]:.1f} {places[i][1]:.1f}" for place, i in enumerate(order))
-    parts = [*_axes(points, across, timed=timed), f'<path class="path" d="{line}"/>']
+    name = "predicted time of a run" if timed else f"share of {low} nodes"
+    parts = [*_axes(points, across, name, timed=timed), f'<path class="path" d="{line}"/>']
     for point, (x, y) in zip(points, places, strict=True):
-        parts.extend(_dot(point, x, y))
-    label = "Error and predicted time of each choice" if timed else "Error and low nodes of each choice"
+        parts.extend(_dot(point, x, y, low))
+    label = f"Error and {name} of each choice"
     return (
         f'<svg class="chart frontier" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="{label}">'
         f"{''.join(parts)}</svg>"
@@ -70,7 +75,7 @@ def _height(error: float, low: int, high: int) -> float:
     return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
 
 
-def _axes(points: Sequence[FrontierPoint], across: Sequence[float], *, timed: bool) -> Iterator[str]:
+def _axes(points: Sequence[FrontierPoint], across: Sequence[float], name: str, *, timed: bool) -> Iterator[str]:
     low, high = _decades(points)
     for decade in range(low, high + 1):
         y = _height(10.0**decade, low, high)
@@ -82,7 +87,6 @@ def _axes(points: Sequence[FrontierPoint], across: Sequence[float], *, timed: bo
         number = least + (most - least) * index / _TICKS
         x = _LEFT + (_WIDTH - _RIGHT - _LEFT) * index / _TICKS
         yield _tick(x, _HEIGHT - _BOTTOM + 18, human_time(number) if timed else percent(number), "middle")
-    name = "predicted time of a run" if timed else "share of low nodes"
     yield _tick((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, name, "middle")
 
 
@@ -95,10 +99,10 @@ def _tick(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _dot(point: FrontierPoint, x: float, y: float) -> Iterator[str]:
+def _dot(point: FrontierPoint, x: float, y: float, low: str) -> Iterator[str]:
     basis = "measured" if point.measured else "predicted"
     time = "" if point.milliseconds is None else f", {human_time(point.milliseconds)}"
-    words = f"{percent(point.error)} {basis}{time}, {percent(point.low_share)} low, {point.casts} casts"
+    words = f"{percent(point.error)} {basis}{time}, {percent(point.low_share)} {low}, {point.casts} casts"
     yield f'<circle class="{basis}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(words)}</title></circle>'
     if point.chosen:
         yield f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="10"/>'

@@ -8,7 +8,7 @@ from amp_transpiler.report.figures import has_floats
 from amp_transpiler.report.record import NOTICEABLE, ReportRecord
 from amp_transpiler.report.wording import human_time, percent, speed_words
 
-__all__ = ["headline", "kept_words", "predicted_words", "slower_words"]
+__all__ = ["headline", "is_beyond_limit", "kept_words", "predicted_words", "slower_words"]
 
 _BY_LAUNCHES = 1.1  # times that of a CUDA graph: from there on launches decide about the time of a plain session
 
@@ -18,12 +18,10 @@ def kept_words(report: ReportRecord) -> str:
     if not report.kept_float32:
         return ""
     predicted = report.known_times()
-    # Both sides of that choice are fused: what fusing gains speaks for neither.
-    before = predicted.fp32 if predicted.fp32_fused is None else predicted.fp32_fused
-    lowered = predicted.lowered
+    before, lowered = predicted.beside_lowered, predicted.lowered
     if before is None or lowered is None:
         return f"kept float32: nothing of it becomes {report.dtype}"
-    if lowered < before * (1 - NOTICEABLE):
+    if is_beyond_limit(report):
         return f"kept float32: what {report.dtype} would make faster is beyond the limit"
     times = (
         human_time(lowered)
@@ -32,6 +30,15 @@ def kept_words(report: ReportRecord) -> str:
     )
     pays = f"; it gains from {report.pays_from} on" if report.pays_from else ""
     return f"kept float32: {report.dtype} is predicted no faster at these shapes on {report.device}: {times}{pays}"
+
+
+def is_beyond_limit(report: ReportRecord) -> bool:
+    """Whether a model was kept in float32 though a conversion with low nodes is faster: its error is too large."""
+    predicted = report.known_times()
+    before = predicted.beside_lowered
+    if not report.kept_float32 or before is None or predicted.lowered is None:
+        return False
+    return predicted.lowered < before * (1 - NOTICEABLE)
 
 
 def slower_words(report: ReportRecord) -> str:

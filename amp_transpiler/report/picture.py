@@ -112,7 +112,9 @@ class _Sum:
         text = f"{total} node{'' if total == 1 else 's'}: {parts}"
         if self.share is not None:
             text += f"; {percent(self.share)} of the squared error"
-        return text if self.milliseconds is None else f"{text}; {human_time(self.milliseconds)}"
+        if self.milliseconds is None:
+            return text
+        return f"{text}; {human_time(self.milliseconds)}{'' if total == 1 else ', each by itself'}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -131,6 +131,11 @@ class PredictedTimes:
     lowered: float | None = None
     fp32_fused: float | None = None
 
+    @property
+    def beside_lowered(self) -> float | None:
+        """Milliseconds in float32 that `lowered` is compared with; None: not known."""
+        return self.fp32 if self.fp32_fused is None else self.fp32_fused
+
     def of_source(self) -> PredictedTimes:
         """Return the times of a result whose file is that of the source."""
         return dataclasses.replace(self, result=self.fp32, result_in_graph=self.fp32_in_graph)

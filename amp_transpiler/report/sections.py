@@ -92,7 +92,7 @@ def steps_table(report: ReportRecord) -> PageTable:
     columns: list[Column[StateWay]] = [
         Column("state", lambda way: way.name, code=True),
         Column("role", lambda way: way.role),
-        Column("way in fp32", lambda way: human_number(way.way), key=lambda way: way.way),
+        Column("way in float32", lambda way: human_number(way.way), key=lambda way: way.way),
         Column("way here", lambda way: human_number(way.low_way), key=lambda way: way.low_way),
         Column(
             "difference",

@@ -285,7 +285,7 @@ def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
     reference, low = result.reference, result.low
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column(f"on {result.place}", no_wrap=True)
-    for header in ("fp32", dtype, "ratio"):
+    for header in ("float32", dtype, "ratio"):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_row(
         f"latency, median of {result.runs}", f"{reference.p50_ms:.3g} ms", f"{low.p50_ms:.3g} ms", _speed(result)
@@ -308,7 +308,7 @@ def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
         if names:
             lines.insert(0, Text(f"{title}: {printable(first_few(names, MAX_NAMES))}", style="yellow"))
     if result.slower_than_fp32:
-        lines.insert(0, Text(f"slower than fp32 on {result.place}", style="bold red"))
+        lines.insert(0, Text(f"slower than float32 on {result.place}", style="bold red"))
     return Padding(Group(table, *lines), (1, 0, 0, 2), expand=False)
 
 

@@ -20,6 +20,7 @@ from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.phrases import counted
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
@@ -146,7 +147,7 @@ def _compared(first: Program, second: Program, inputs: Inputs | None) -> tuple[d
         if inputs is not None:
             raise
         return {}, f"not compared: the second model does not take the inputs of the first: {error}"
-    data = f"{len(reference.samples)} given samples" if reference.given else "one made-up sample"
+    data = counted(len(reference.samples), "given sample") if reference.given else "one made-up sample"
     missing = {str(value.name) for value in first.model.graph.outputs} - set(comparisons)
     without = f"; without {', '.join(sorted(missing))}, which the second model lacks" if missing else ""
     return comparisons, f"the second model against the first, on {data}{without}"

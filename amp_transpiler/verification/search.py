@@ -381,7 +381,7 @@ class _Search:
             points.append(
                 FrontierPoint(
                     error=worst_error(best.outputs) if is_chosen else error,
-                    milliseconds=_milliseconds(program, self._policy) if self._policy.target.has_prices else None,
+                    milliseconds=self._priced(program),
                     low_share=_low_share(conversion.assignment),
                     casts=conversion.casts,
                     measured=is_chosen or measured is not None,
@@ -389,6 +389,10 @@ class _Search:
                 )
             )
         return sorted(points, key=lambda point: (-point.error, point.casts))
+
+    def _priced(self, program: Program) -> float | None:
+        """Return the predicted time of a program; None: the target has no prices, or none of its nodes has one."""
+        return (_milliseconds(program, self._policy) or None) if self._policy.target.has_prices else None
 
     def _carried_out(self, point: Point) -> tuple[Program, Conversion]:
         """Convert a copy of the program as a choice says: what passes make of it is known only then."""

@@ -30,13 +30,16 @@ _MOVES = frozenset("Identity Cast Reshape Flatten Squeeze Unsqueeze Transpose Sl
 _ENDS = (-1.0, 0.0, 1.0)
 
 
-def never_ran(program: Program, low: Collection[str], samples: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def never_ran(
+    program: Program, low: Collection[str], samples: Sequence[Mapping[str, Any]], dtype: str
+) -> tuple[str, ...]:
     """Return what of a conversion no sample shows, in words.
 
     Args:
         program: the prepared program, whose nodes have the names of the converted one's; not changed.
         low: the names of the low nodes.
         samples: the inputs of `program`.
+        dtype: the low format.
 
     Raises:
         RUN_ERRORS: the program does not run.
@@ -47,11 +50,11 @@ def never_ran(program: Program, low: Collection[str], samples: Sequence[Mapping[
         seen = taken_branches(program, samples)
         in_loops = {str(node.name) for node in _inside_loops(program.model)}
         for node in ifs:
-            unseen += _untaken(node, low, seen, in_loops)
+            unseen += _untaken(node, low, seen, in_loops, dtype)
     for node in all_nodes(program.model):
         count = sum(_low_inside(body, low) for _, body in bodies(node)) if node.op_type == "Loop" else 0
         if count and is_standard(node) and not _trips_are_fixed(node):
-            unseen.append(f"further trips of Loop '{node.name}' ({counted(count, 'low node')})")
+            unseen.append(f"further trips of Loop '{node.name}' ({counted(count, f'{dtype} node')})")
     return tuple(unseen)
 
 
@@ -70,13 +73,13 @@ def taken_branches(program: Program, samples: Sequence[Mapping[str, Any]]) -> se
 
 
 def _untaken(
-    node: ir.Node, low: Collection[str], seen: set[tuple[str, bool]], in_loops: Collection[str]
+    node: ir.Node, low: Collection[str], seen: set[tuple[str, bool]], in_loops: Collection[str], dtype: str
 ) -> Iterator[str]:
     for attribute, body in bodies(node):
         count = _low_inside(body, low)
         if not count or (str(node.outputs[0].name), _BRANCHES[attribute]) in seen:
             continue
-        words = f"{attribute.replace('_', ' ')} of If '{node.name}' ({counted(count, 'low node')})"
+        words = f"{attribute.replace('_', ' ')} of If '{node.name}' ({counted(count, f'{dtype} node')})"
         yield f"{words}, which may not have run in its loop" if node.name in in_loops else words
 
 

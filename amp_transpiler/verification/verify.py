@@ -345,7 +345,7 @@ def _unseen(best: Measured, conversions: Conversions, notes: list[str]) -> tuple
     decisions = best.conversion.assignment.decisions
     low = {str(node.name) for node, decision in decisions.items() if decision.precision == "low"}
     try:
-        return never_ran(conversions.prepared, low, conversions.feeds())
+        return never_ran(conversions.prepared, low, conversions.feeds(), conversions.policy.low.name)
     except RUN_ERRORS as error:
         notes.append(f"which branches ran is not known: {error_text(error)}")
         return ()

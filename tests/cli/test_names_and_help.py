@@ -38,7 +38,7 @@ def helped(capsys, *arguments):
 def test_help_fits_one_screen(arguments, capsys):
     lines = helped(capsys, *arguments).splitlines()
     assert len(lines) <= 24
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
     assert sum(line.startswith("  -") for line in lines) == 10
     assert "--help all" in "\n".join(lines)
 
@@ -67,6 +67,8 @@ FLAGS = {
     "--dims=a=1": "--dims is --dim",
     "--verify": "--verify is the default; --no-verify",
     "--cache": "--cache is the default; --no-cache",
+    "--tolerence=1%": "unrecognized arguments: --tolerence=1% (did you mean '--tolerance'",
+    "--tol=1%": "did you mean '--tolerance'",
     "--progress": "a parameter of transpile only",
     "--nonsense": "unrecognized arguments: --nonsense",
 }
@@ -108,8 +110,11 @@ def test_a_parameter_by_another_name(name):
 
 
 SLOWER = {"device": "H100", "times": PredictedTimes(1.0, 2.0, "batch=8")}
-MADE_UP = {"verdict": "plausible: ...", "outputs": {"y": None}}
-GIVEN = {"verdict": "verified: ...", "outputs": {"y": None}}
+MADE_UP = {"verdict": "plausible: ...", "outputs": {"y": None}, "low_nodes": 1}
+GIVEN = {"verdict": "verified: ...", "outputs": {"y": None}, "low_nodes": 1}
+KEPT = {"verdict": "verified: ...", "outputs": {"y": None}, "kept_float32": True}
+SLOWED = {"device": "H100", "times": PredictedTimes(1.0, 1.0, lowered=2.0)}
+LIMITED = {"device": "H100", "times": PredictedTimes(1.0, 1.0, lowered=0.5)}
 # Arguments, samples, what the report says -> how the line begins.
 NEXT = [
     ("", None, SLOWER | MADE_UP, "--prefer time: the fastest conversion, which may be float32, or --dim batch=8"),
@@ -117,13 +122,22 @@ NEXT = [
     ("--level O1", None, SLOWER | MADE_UP | {"level": "O1"}, "--level auto: 16 bits unless they cost time, or --dim"),
     ("--level O2", "x.npz", SLOWER | GIVEN | {"level": "O2"}, "--level auto"),
     ("--policy torch", None, SLOWER | MADE_UP | {"level": None}, "--inputs"),
-    ("--preset mp4", "x.npz", SLOWER | GIVEN | {"level": None}, "--tolerance"),
+    ("--preset mp4", "x.npz", SLOWER | GIVEN | {"level": None}, "--tolerance 1%: writes nothing"),  # nor searches
+    ("--level O2", "x.npz", GIVEN | {"level": "O2"}, "--tolerance 1%: writes nothing"),
     ("", None, MADE_UP, "--inputs samples.npz"),
-    ("", "x.npz", GIVEN, "--tolerance"),
+    ("", "x.npz", GIVEN, "--tolerance 0.1%: the best"),
     ("--tolerance 1%", "x.npz", GIVEN, "--report"),
     ("--tolerance 1% --report r.html", "x.npz", GIVEN, ""),
     ("--no-verify", None, {}, "--report"),
     ("--level O0", None, {"is_copy": True}, ""),
+    ("", "x.npz", KEPT | SLOWED, "--prefer size"),
+    ("", "x.npz", KEPT | SLOWED | {"times": PredictedTimes(1.0, 1.0, "batch=8", lowered=2.0)}, "--dim batch=8"),
+    ("", "x.npz", KEPT | LIMITED, "--frontier"),  # which --prefer size would not change
+    ("--frontier", "x.npz", KEPT | LIMITED, ""),
+    ("", None, KEPT, "--explain"),  # nothing may be low, whatever the limit and the samples are
+    ("--explain", "x.npz", KEPT, ""),
+    ("--prefer size", "x.npz", KEPT, "--explain"),
+    ("--dtype float32", "x.npz", {**GIVEN, "low_nodes": 0}, "--report"),
 ]
 
 

@@ -50,6 +50,8 @@ def test_options_are_those_of_transpile():
     assert {value.dtype for value in (*given.graph.inputs, *given.graph.outputs)} == {ir.DataType.BFLOAT16}
     with pytest.raises(TypeError, match=r"MixedPrecisionPass has no argument 'levle' \(did you mean 'level'"):
         MixedPrecisionPass(levle="O1")
+    with pytest.raises(TypeError, match=r"has no argument 'white': the command's --white is amp_lists in Python"):
+        MixedPrecisionPass(white=["Conv"])
     with pytest.raises(TypeError, match="no argument 'dst'"):
         MixedPrecisionPass(dst="model.onnx")
 

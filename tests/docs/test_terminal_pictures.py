@@ -8,16 +8,7 @@ import pytest
 
 import terminal_pictures
 from amp_transpiler.cli.command import main
-
-
-def comparable(report: str) -> list[str]:
-    """Return the lines of a report without times, and without the numbers that depend on the machine's arithmetic."""
-    lines, measured = [], False
-    for line in report.splitlines():
-        measured |= line.split()[:1] == ["verdict"]
-        numbers = r"\d+(?:\.\d+)?(?:e[+-]\d+)?" if measured else r"\d+\.\d+ s\b|1\.\d\d\b"
-        lines.append(" ".join(re.sub(numbers, "0", line).split()))
-    return [line for line in lines if line]
+from tests.test_code_blocks import as_pattern, moved, words
 
 
 @pytest.mark.parametrize("name", terminal_pictures.PICTURES)
@@ -29,10 +20,12 @@ def test_a_picture_is_current(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(terminal_pictures.COLUMNS))
     command = terminal_pictures.PICTURES[name]
     assert main(command.split()[1:]) == 0
-    shown = terminal_pictures.text_of(terminal_pictures.FOLDER / f"{name}.svg")
-    assert comparable(shown) == comparable(f"$ {command}\n{capsys.readouterr().out}"), (
-        f"run python scripts/terminal_pictures.py {name}"
-    )
+    shown = words(terminal_pictures.text_of(terminal_pictures.FOLDER / f"{name}.svg"))
+    printed = words(f"$ {command}\n{capsys.readouterr().out}")
+    found = re.fullmatch(as_pattern(shown), printed)
+    outdated = f"run python scripts/terminal_pictures.py {name}"
+    assert found, outdated
+    assert not moved("README.md", shown, found), outdated
 
 
 @pytest.mark.parametrize("name", terminal_pictures.PICTURES)

@@ -2,14 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.cli.options import parse
 from amp_transpiler.precision.limits import Limits, parse_mismatch, parse_tolerance, with_limits
 from amp_transpiler.systems.program_names import limits_by_output
-from tests.support import parse
+from tests.support import parse as model_of
 
-THREE = parse(
+THREE = model_of(
     "(float[2] x) => (float[2] logits, float[2] box_a, float[2] box_b) "
     "{ logits = Exp (x) box_a = Neg (x) box_b = Abs (x) }"
 )
@@ -59,6 +61,33 @@ def test_a_tolerance_that_cannot_be_read(given, part):
         parse_tolerance(given)
     assert part in str(error.value)
     assert repr(given) in str(error.value)
+
+
+# a tolerance, and the percentage that the error offers, as it is written there
+NO_PERCENTAGE = [
+    ("1", "1%"),
+    (" 1.5 ", "1.5%"),
+    ("y=1", "1%"),
+    (1, "'1%'"),
+    (1.0, "'1.0%'"),
+    (2, "'2%'"),
+    (np.float32(5), "'5.0%'"),
+    ({"y": 2}, "'2%'"),
+    ({"y": "2"}, "'2%'"),
+]
+
+
+@pytest.mark.parametrize(("given", "offered"), NO_PERCENTAGE)
+def test_a_tolerance_of_a_hundred_percent_has_its_sign(given, offered):
+    with pytest.raises(amp.OptionError, match=rf"without a percent sign is [1-9]\d\d%: write {offered} for "):
+        parse_tolerance(given)
+
+
+@pytest.mark.parametrize(("given", "fraction"), [("1%", 0.01), ("0.5", 0.5), ("100%", 1.0), ("250%", 2.5)])
+def test_what_the_command_reads_may_be_given_again(given, fraction):
+    """To `transpile`, or by a recipe."""
+    read = parse(["m.onnx", "--tolerance", given]).conversion.tolerance
+    assert parse_tolerance(read) == (fraction, {})
 
 
 @pytest.mark.parametrize(("given", "expected"), [(0, 0.0), ("0", 0.0), ("0.1%", 0.001), (1, 1.0), ("100%", 1.0)])

@@ -254,7 +254,7 @@ def test_the_frontier_is_a_picture_and_a_table(report):
     assert cells(frontier_table(report), "error") == ["0%", "0.01%", "0.1%", "0.3%"]
     assert cells(frontier_table(report), "point") == ["", "", "chosen", ""]
     assert cells(frontier_table(report), "known by") == ["measured", "predicted", "measured", "predicted"]
-    chart = frontier_chart(POINTS)
+    chart = frontier_chart(POINTS, "float16")
     assert (chart.count('class="measured"'), chart.count('class="predicted"'), chart.count('class="ring"')) == (2, 2, 1)
     circles = [tuple(map(float, found)) for found in re.findall(r'edicted" cx="([\d.]+)" cy="([\d.]+)"', chart)]
     assert circles[0] > circles[1], "a faster point is further left"
@@ -272,12 +272,12 @@ ODD = {
 
 @pytest.mark.parametrize("case", ODD)
 def test_every_frontier_can_be_drawn(case):
-    chart = frontier_chart(ODD[case])
+    chart = frontier_chart(ODD[case], "float16")
     places = [float(number) for number in re.findall(r'c[xy]="([^"]+)"', chart)]
     assert all(0 <= place <= 720 for place in places)
     assert chart.count('class="grid"') <= 6
     assert ("below 0.0001%" in chart) == (case == "errors of many sizes")
-    assert ("share of low nodes" in chart) == (case == "no times")
+    assert ("share of float16 nodes" in chart) == (case == "no times")
 
 
 def test_hostile_names_are_text_in_every_part():

@@ -221,3 +221,68 @@ def test_labels_can_be_read_at_two_thousand_nodes(opened):
         for other in boxes[:index]:
             apart = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
             assert apart or abs(one["y"] - other["y"]) >= one["height"]
+
+
+def pictured(tab):
+    """Return the frame of the outermost graph, and the form of its tools."""
+    picture = tab.locator(".picture").first
+    return picture.locator("> .level > .inner > .wide"), picture.locator(".tools")
+
+
+def test_the_graph_zooms_by_button_and_by_wheel_and_back(opened):
+    tab = opened(name="large")
+    frame, tools = pictured(tab)
+    width = "frame => frame.querySelector('svg').getBoundingClientRect().width"
+    natural = frame.evaluate(width)
+    tools.get_by_text("+", exact=True).click()
+    assert frame.evaluate(width) == pytest.approx(1.25 * natural, rel=0.01)
+    frame.hover()
+    tab.keyboard.down("Control")
+    tab.mouse.wheel(0, -100)
+    tab.wait_for_function(
+        "w => document.querySelector('.picture svg').getBoundingClientRect().width > w", arg=1.5 * natural
+    )
+    tab.mouse.wheel(0, 100)
+    tab.keyboard.up("Control")
+    tab.wait_for_function(
+        "w => document.querySelector('.picture svg').getBoundingClientRect().width < w", arg=1.3 * natural
+    )
+    tools.get_by_text("100%").click()
+    assert frame.evaluate(width) == pytest.approx(natural, rel=0.01)
+
+
+def test_the_graph_moves_as_it_is_dragged_and_a_drag_follows_no_link(opened):
+    tab = opened(name="large", width=600)
+    frame, tools = pictured(tab)
+    for _ in range(4):
+        tools.get_by_text("+", exact=True).click()
+    link = frame.locator("svg a").nth(5)
+    link.evaluate("link => link.scrollIntoView({ block: 'center', inline: 'center' })")
+    before = frame.evaluate("frame => [frame.scrollLeft, frame.scrollTop]")
+    box, address = link.bounding_box(), tab.url
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    tab.mouse.move(x - 20, y - 30, steps=4)
+    tab.mouse.up()
+    moved = frame.evaluate("frame => [frame.scrollLeft, frame.scrollTop]")
+    assert moved != before
+    assert tab.url == address
+    link.click()
+    assert tab.url != address
+
+
+def test_the_graph_is_searched_in_folded_scopes_too(opened):
+    tab = opened()
+    frame, tools = pictured(tab)
+    tools.locator("input[type=search]").fill("layer.6/ softmax")
+    hits = tab.locator(".picture .box.found")
+    assert hits.count() > 0
+    assert all("Softmax" in text for text in hits.all_text_contents())
+    assert hits.first.is_visible()
+    assert tools.locator("output").inner_text() == f"{hits.count()} found"
+    tools.locator("input[type=search]").fill("no box has this")
+    assert (hits.count(), tools.locator("output").inner_text()) == (0, "0 found")
+    tools.locator("input[type=search]").fill("")
+    assert tools.locator("output").inner_text() == ""
+    assert frame.is_visible()

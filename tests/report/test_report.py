@@ -449,7 +449,7 @@ def test_slower_than_fp32_is_red_and_a_field():
     console = Console(file=file, width=80, force_terminal=True, color_system="standard")
     slower = benchmark_result({}, {"p50_ms": 2.5})
     console.print(benchmark_table(slower, "float16"))
-    assert "\x1b[1;31mslower than fp32 on CPU" in file.getvalue()
+    assert "\x1b[1;31mslower than float32 on CPU" in file.getvalue()
     assert json.loads(dump({"benchmark": slower}))["benchmark"]["slower_than_fp32"] is True
     assert benchmark_result({}, {}).slower_than_fp32 is False
     assert benchmark_result({}, {"p50_ms": 2.5, "emulated": True}).slower_than_fp32 is None, "the emulation is no model"
@@ -469,7 +469,7 @@ def test_slower_than_fp32_is_red_and_a_field():
         ({}, {}, "2x Cast (25%) - 0.2 ms"),
         ({}, {}, CPU_TIMES),
         ({}, {"p50_ms": 2.5}, "1.25 times as slow"),
-        ({}, {"p50_ms": 2.5}, "slower than fp32 on CPU"),
+        ({}, {"p50_ms": 2.5}, "slower than float32 on CPU"),
         ({}, {"cpu_nodes": ("Resize r",)}, "run on the CPU: Resize r"),
         ({}, {"copies": tuple(f"c{i} (to the host)" for i in range(8))}, "c5 (to the host) and 2 more"),
         ({}, {"emulated": True}, "latency, median of 20 2 ms 1 ms -"),

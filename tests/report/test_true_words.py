@@ -101,6 +101,14 @@ def test_no_device_is_named_where_no_time_is_predicted(target):
     assert not [name for name in DEVICES if name in everywhere]
 
 
+def test_no_time_is_told_where_no_node_has_a_price():
+    text = '<ir_version: 10, opset_import: ["ai.onnx.ml": 1]> g (float[2, 4] x) => (float[2, 4] y) '
+    model = ir.from_onnx_text(text + "{ y = ai.onnx.ml.Normalizer (x) }")
+    report = amp.transpile(model, inputs=X, frontier=True)
+    assert (report.predicted_ms, report.predicted_graph_ms, report.predicted_from) == ((None, None), (None, None), "")
+    assert [point.milliseconds for point in report.frontier] == [None]
+
+
 @pytest.mark.parametrize("device", ["L4", "T4", "a100", "RTX 4090", "H200"])
 def test_a_device_for_the_cpu_is_refused(device):
     with pytest.raises(amp.OptionError, match="with target cpu, which runs on no GPU: drop one of the two"):

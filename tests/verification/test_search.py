@@ -95,7 +95,7 @@ DEEP = chain(*["MatMul ({}, w)", "Tanh ({})"] * 6, w=array(4, 4, seed=2))
 
 @functools.cache
 def free_of_limits(dtype):
-    return amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance=1.0, prefer="size")
+    return amp.transpile(DEEP, inputs=X, dtype=dtype, tolerance="100%", prefer="size")
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ BRANCHES = parse(
 def test_no_product_more_would_keep_the_limit(share):
     """What is left of the limit is asked for, of every output its own."""
     feeds = {"x": array(4, 4, seed=9)}
-    free = amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, prefer="size")
+    free = amp.transpile(BRANCHES, inputs=feeds, tolerance="100%", prefer="size")
     tolerance = share * max(row.relative for row in free.outputs.values())
     chosen = support.decisions(amp.transpile(BRANCHES, inputs=feeds, tolerance=tolerance, prefer="size"))
     high = [f"m{i}" for i in range(6) if chosen[f"m{i}"] == "high"]
@@ -161,7 +161,7 @@ def errors_of_all_choices():
     feeds, names = {"x": array(4, 4, seed=9)}, [f"m{i}" for i in range(6)]
     choices = [high for count in range(7) for high in itertools.combinations(names, count)]
     return {
-        high: exact_error(amp.transpile(BRANCHES, inputs=feeds, tolerance=1.0, disable_amp=high, prefer="size"))
+        high: exact_error(amp.transpile(BRANCHES, inputs=feeds, tolerance="100%", disable_amp=high, prefer="size"))
         for high in choices
     }
 

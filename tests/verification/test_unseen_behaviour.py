@@ -56,6 +56,7 @@ def test_what_never_ran_is_not_verified(case):
     word, told = ("plausible", True) if named else ("verified", False)
     assert report.verdict_word.value == word
     assert ("never ran, so not verified: " in report.verdict) == told
+    assert "low node" not in report.verdict
     assert named in report.verdict
 
 

@@ -107,20 +107,32 @@ function makePicture(section) {
   frames.forEach((frame) => {
     frame.classList.add("zoomed");
     let from = null;
+    let moved = false;
     frame.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       zoom(event.deltaY < 0 ? 1.25 : 0.8);
     }, { passive: false });
     frame.addEventListener("mousedown", (event) => {
-      if (event.button === 0) from = [event.clientX + frame.scrollLeft, event.clientY + frame.scrollTop];
+      if (event.button !== 0) return;
+      from = [event.clientX + frame.scrollLeft, event.clientY + frame.scrollTop];
+      moved = false;
     });
     addEventListener("mousemove", (event) => {
       if (from === null) return;
+      const way = Math.hypot(from[0] - event.clientX - frame.scrollLeft, from[1] - event.clientY - frame.scrollTop);
+      moved = moved || way > 3;  // a hand that clicks is not quite still
+      if (!moved) return;
       frame.classList.add("moving");
       frame.scrollTo(from[0] - event.clientX, from[1] - event.clientY);
     });
-    addEventListener("mouseup", () => { from = null; frame.classList.remove("moving"); });
+    addEventListener("mouseup", () => {
+      from = null;
+      frame.classList.remove("moving");
+      setTimeout(() => { moved = false; });  // behind the click that follows, if one does
+    });
+    // A drag that begins on a box ends on it, which would follow the box's link.
+    frame.addEventListener("click", (event) => { if (moved) event.preventDefault(); });
     frame.addEventListener("dragstart", (event) => event.preventDefault());
   });
   tools.addEventListener("click", (event) => {
