@@ -121,7 +121,7 @@ def transpile(
         disable_amp: Patterns of node names. Nodes whose name contains a match stay as they are written.
         inputs: Samples to compare on: an .npz file, a folder, a dict, or several dicts. None: inputs made up from the
             model's shapes.
-        tolerance: The largest relative error (of the norm) of an output: a fraction below 1, or text such as `1%`,
+        tolerance: The largest relative error (of the norm) of an output: a fraction, or text such as `1%`,
             `logits=1%,boxes=0.5` or `2%,logits=1%`, or a dict of the same by output (a name or pattern). Default: 0.02
             in float16 and 0.05 in bfloat16 at level auto of policy paddle. Otherwise there is no limit: large errors
             are only warned of, but values that became infinite or NaN fail.

@@ -448,7 +448,7 @@ class ConversionOptions:
         "names or patterns, `logits=1%,boxes=0.5`; or both, `2%,logits=1%`. Default: 2% in float16 and 5% in bfloat16 "
         "at level auto of policy paddle. Otherwise there is no limit: large errors are only warned of, but values that "
         "became infinite or NaN fail.",
-        python="The largest relative error (of the norm) of an output: a fraction below 1, or text such as `1%`, "
+        python="The largest relative error (of the norm) of an output: a fraction, or text such as `1%`, "
         "`logits=1%,boxes=0.5` or `2%,logits=1%`, or a dict of the same by output (a name or pattern). Default: 0.02 "
         "in float16 and 0.05 in bfloat16 at level auto of policy paddle. Otherwise there is no limit: large errors are "
         "only warned of, but values that became infinite or NaN fail.",

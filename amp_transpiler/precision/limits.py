@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ HEADROOM = 4.0
 """How many times a range that was seen must fit into the low format."""
 
 Tolerance: TypeAlias = float | str | Mapping[str, float | str]
-"""A fraction below 1 (0: float32), `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output (a pattern) -> a fraction."""
+"""A fraction (0: float32), `1%`, `logits=1%,boxes=0.5`, `2%,logits=1%`; or output (a pattern) -> any of them."""
 
 Mismatch: TypeAlias = float | str
 """A share from 0 to 1, or `0.1%`."""
@@ -145,8 +146,9 @@ _EXPECTED = "tolerance is {}: expected a fraction of at least 0 such as 0.01, '1
 
 def _tolerance(value: float | str, option: Tolerance) -> float:
     fraction = _fraction(value, option, lambda number: number >= 0.0, _EXPECTED)
-    is_percentage = isinstance(value, str) and value.strip().endswith("%")
-    if 1.0 <= fraction < math.inf and not is_percentage:
+    # A float is the fraction that it is documented to be: 1.0 is all that a difference can be. A whole number is not.
+    is_clear = value.strip().endswith("%") if isinstance(value, str) else not isinstance(value, numbers.Integral)
+    if fraction >= 1.0 and not is_clear:
         written: Callable[[str], str] = str if isinstance(option, str) else repr  # Python has percentages as text only
         meant, percentage = str(value).strip(), f"{100 * fraction:g}%"
         raise OptionError(
