@@ -1,5 +1,6 @@
 """Which ONNX Runtime is used, of any wheel, and what is said where there is none, an old one, a broken one or two."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import amp_transpiler
 from amp_transpiler import wheels
 from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.wheels import Wheel
+
+MODEL = str(pathlib.Path(__file__).parents[1] / "models" / "bert_1layer.onnx")  # a name of no file is told first
 
 CLEAN = ("__version__ = '1.31.1'", "class InferenceSession: pass")
 
@@ -218,7 +221,12 @@ def test_every_door_says_that_there_is_none(door):
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    [("['model.onnx']", 2), ("['--check', 'model.onnx']", 2), ("['diff', 'a.onnx', 'b.onnx']", 2), ("['doctor']", 1)],
+    [
+        (f"[{MODEL!r}, '--dry-run']", 2),
+        ("['--check', 'model.onnx']", 2),
+        ("['diff', 'a.onnx', 'b.onnx']", 2),
+        ("['doctor']", 1),
+    ],
 )
 def test_the_command_says_so_in_a_line(arguments, status):
     done = python(f"from amp_transpiler.cli import main; sys.exit(main({arguments}))")
