@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.child_process.child import start_early
-from amp_transpiler.conversion import adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
+from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.files.copy_files import copy_model
 from amp_transpiler.files.loading import load
@@ -45,7 +45,7 @@ from amp_transpiler.training_passes.aids import add_training_aids
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
-from amp_transpiler.verification.verify import Basis, Compared, check_source, convert_and_compare
+from amp_transpiler.verification.verify import Basis, Compared, Programs, check_source, convert_and_compare
 
 if TYPE_CHECKING:
     from amp_transpiler.passes.fusion.fuse import Fused
@@ -316,37 +316,56 @@ def decide_and_compare(job: Job) -> None:
     """Decide, rewrite, and compare with fp32, again and again if need be; without verification once, unseen."""
     if job.plan.options.verify:
         job.prepared = job.program
-        compared = _compared(job, job.program, job.reference)
+        compared = _compared(job, job.program, job.reference, _source_beside_fused(job))
         if (unfused := _compared_unfused(job, compared)) is not None and job.unfused is not None:
             compared, job.prepared, job.unfused = unfused, job.unfused, None
             job.facts.optimization = Optimization()
         job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
         job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
         return
-    with collection_paused():
-        job.prepared = job.program.clone() if _is_priced(job) else job.program
-        with job.clock.phase("convert"):
-            job.conversion = convert(job.program, job.policy, job.ranges)
+    with collection_paused(), job.clock.phase("convert"):
+        job.prepared, job.conversion = _converted(job)
+        if (unfused_program := _source_beside_fused(job)) is not None and not _has_low_nodes(job.conversion):
+            job.program, job.unfused, job.facts.optimization = unfused_program, None, Optimization()
+            job.prepared, job.conversion = _converted(job)
     why = "verification was switched off"
     job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
 
 
-def _compared(job: Job, prepared: Program, reference: Reference | None) -> Compared:
+def _has_low_nodes(conversion: Conversion) -> bool:
+    from amp_transpiler.verification.fused_or_not import has_low_nodes  # few models are fused
+
+    return has_low_nodes(conversion)
+
+
+def _converted(job: Job) -> tuple[Program, Conversion]:
+    """Convert the program in place; return it as it was, where times are predicted, and the record."""
+    prepared = job.program.clone() if _is_priced(job) else job.program
+    return prepared, convert(job.program, job.policy, job.ranges, _source_beside_fused(job))
+
+
+def _source_beside_fused(job: Job) -> Program | None:
+    """Return what is written in place of a program that was fused by default, should it stay float32."""
+    return job.unfused if job.plan.fuses_by_default else None
+
+
+def _compared(job: Job, prepared: Program, reference: Reference | None, unfused: Program | None = None) -> Compared:
     check_source(job.source, prepared, job.clock.phase)
-    asked, phase = job.plan.questions, job.clock.phase
-    return convert_and_compare(job.source, prepared, job.policy, job.ranges, asked, job.facts.task, phase, reference)
+    asked, task, phase = job.plan.questions, job.facts.task, job.clock.phase
+    programs = Programs(job.source, prepared, unfused)
+    return convert_and_compare(programs, job.policy, job.ranges, asked, task, phase, reference)
 
 
 def _compared_unfused(job: Job, fused: Compared) -> Compared | None:
     """Return the conversion of the program as it was before it was fused by default, if that is the better one."""
-    if job.unfused is None or not job.plan.fuses_by_default or job.policy.objective == "rules":
+    if (unfused := _source_beside_fused(job)) is None:
         return None
     from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
 
-    if not was_held_back(fused, job.prepared, job.policy, job.ranges):
+    if not was_held_back(fused):
         return None
-    unfused = _compared(job, job.unfused, fused.basis.reference)
-    return unfused if is_better_unfused(fused, unfused, job.policy) else None
+    compared = _compared(job, unfused, fused.basis.reference)
+    return compared if is_better_unfused(fused, compared, job.policy) else None
 
 
 def _is_priced(job: Job) -> bool:

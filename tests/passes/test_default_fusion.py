@@ -1,11 +1,18 @@
 """What nobody asked to fuse: at level auto and O2 for CUDA, all that a device has confirmed, unless it does harm."""
 
+import dataclasses
+
 import onnx
 import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.ops.fusions import FUSIONS, default_fusions, may_fuse
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.plan import plan
+from amp_transpiler.report.facts import Comparison, Findings
+from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.targets.arithmetic import arithmetic_of
+from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
 from tests.passes.test_fusion import BLOCK, SHAPES, model
 
 FORMATS = ("float16", "bfloat16")
@@ -13,7 +20,10 @@ FUSED = {"com.microsoft::BiasGelu": 1, "com.microsoft::SkipLayerNormalization": 
 
 
 def transpiled(body=BLOCK, dst=None, **options):
-    settings = {"verify": False, "cache": False, **options}
+    decides = {"level", "policy", "preset", "recipe", "prefer"}.isdisjoint(options) and options.get(
+        "dtype"
+    ) != "float32"
+    settings = {"verify": False, "cache": False, **({"prefer": "size"} if decides else {}), **options}
     return amp.transpile(model(20, body, SHAPES["open"]), dst, **settings)
 
 
@@ -34,7 +44,10 @@ def test_the_default_leaves_out_what_is_not_confirmed():
 
 ASKED = {
     "auto": ({}, FUSED),
-    "auto, time": ({"prefer": "time"}, FUSED),
+    "auto, balance": ({"prefer": "balance", "dims": {"batch": 65536, "length": 64}}, FUSED),
+    "auto, kept in float32": ({"prefer": "balance"}, {}),
+    "auto, kept in float32 for the time": ({"prefer": "time"}, {}),
+    "O2, nothing low": ({"level": "O2", "disable_amp": "."}, {}),
     "O2": ({"level": "O2"}, FUSED),
     "bfloat16": ({"dtype": "bfloat16"}, {"com.microsoft::SkipLayerNormalization": 1}),
     "none": ({"fuse": "none"}, {}),
@@ -102,3 +115,61 @@ def test_what_is_converted_already_stays_as_it_is():
     report = amp.transpile(half, verify=False, cache=False)
     assert report.fused == {}
     assert "nothing to do" in report.verdict
+
+
+def test_what_stays_float32_is_the_source(tmp_path):
+    source = tmp_path / "model.onnx"
+    onnx.save(model(20, BLOCK, SHAPES["open"]), source)
+    for verify in (False, True):
+        report = amp.transpile(source, tmp_path / "out.onnx", cache=False, verify=verify)
+        assert report.kept_float32
+        assert (tmp_path / "out.onnx").read_bytes() == source.read_bytes()
+        assert report.predicted_ms[0] == pytest.approx(report.predicted_ms[1])
+
+
+def test_fused_16_bits_are_chosen_beside_the_source_as_it_is():
+    """The fused float32 program, which would be as fast, is nobody's file."""
+    small = {"dims": {"batch": 2048, "length": 1}}
+    report, before = (transpiled(prefer="balance", **small, fuse=choice) for choice in (None, "none"))
+    assert report.predicted_ms[1] <= before.predicted_ms[1]
+
+
+class Compared:
+    """A conversion as `was_held_back` and `is_better_unfused` read it."""
+
+    def __init__(self, report, *, word="verified", failure="", repaired=()):
+        self.program, self.conversion = report.program, Conversion(report)
+        self.findings = Findings(Judgement(Verdict(word)), failure=failure)
+        self.comparison = Comparison(repaired=repaired)
+
+
+class Conversion:
+    def __init__(self, report):
+        self.assignment = self
+        self.decisions = {row.name: Decision(row.precision) for row in report.decisions}
+
+
+class Decision:
+    def __init__(self, precision):
+        self.precision = "low" if precision in FORMATS else "high"
+
+
+def test_the_program_is_tried_as_it_was_where_limits_or_nothing_low_ask_for_it():
+    low, high = transpiled(), transpiled(prefer="time", fuse="contrib")
+    assert not was_held_back(Compared(low))
+    assert was_held_back(Compared(low, failure="beyond the limit"))
+    assert was_held_back(Compared(low, repaired=("n",)))
+    assert was_held_back(Compared(high))
+
+
+def test_the_better_one_is_chosen_by_verdict_then_by_time():
+    fused, unfused, high = transpiled(), transpiled(fuse="none"), transpiled(prefer="time", fuse="none")
+    by_time = dataclasses.replace(plan(ConversionOptions()).policy, objective="time")
+    by_size = dataclasses.replace(by_time, objective="low")
+    for policy in (by_time, by_size):
+        assert not is_better_unfused(Compared(fused), Compared(unfused), policy)
+        assert is_better_unfused(Compared(fused, failure="no"), Compared(unfused), policy)
+        assert is_better_unfused(Compared(fused, word="estimated"), Compared(unfused), policy)
+        assert not is_better_unfused(Compared(fused), Compared(unfused, word="estimated"), policy)
+        assert is_better_unfused(Compared(high), Compared(high), policy)
+    assert is_better_unfused(Compared(unfused), Compared(fused), by_time)  # the faster one, whatever it is called
