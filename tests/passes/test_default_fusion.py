@@ -8,6 +8,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.ops.fusions import FUSIONS, default_fusions, may_fuse
 from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.passes.fusion import fuse as fuse_module
 from amp_transpiler.plan import plan
 from amp_transpiler.report.facts import Comparison, Findings
 from amp_transpiler.report.verdict import Judgement, Verdict
@@ -78,6 +79,13 @@ def test_what_is_fused_by_default_is_named_with_the_way_out(tmp_path):
     assert [note for note in report.notes if note.startswith(said)]
     metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "out.onnx").metadata_props}
     assert metadata["amp_transpiler.needs_onnxruntime"] == ", ".join(FUSED)
+
+
+def test_nobody_hears_of_a_training_program_that_it_is_not_fused(monkeypatch):
+    monkeypatch.setattr(fuse_module, "reason_against_fusions", lambda _: "it is a training program")
+    report = transpiled()
+    assert (report.fused, report.warnings) == ({}, ())
+    assert transpiled(fuse="contrib").warnings == ("nothing fused: it is a training program",)
 
 
 def test_nothing_is_said_of_what_an_older_release_lacks():
