@@ -364,7 +364,7 @@ def _compared_unfused(job: Job, fused: Compared) -> Compared | None:
 
     if not was_held_back(fused):
         return None
-    compared = _compared(job, unfused, fused.basis.reference)
+    compared = _compared(job, unfused, None)  # without the reference, since a cache keeps what it is asked without
     return compared if is_better_unfused(fused, compared, job.policy) else None
 
 

@@ -15,12 +15,12 @@ __all__ = ["has_low_nodes", "is_better_unfused", "was_held_back"]
 
 
 def was_held_back(fused: Compared) -> bool:
-    """Whether the limits kept nodes of a fused program in float32, or nothing of it is low.
+    """Whether the limits had a say in the conversion of a fused program, or nothing of it is low.
 
     Args:
         fused: its conversion.
     """
-    return bool(fused.findings.failure or fused.comparison.repaired) or not has_low_nodes(fused.conversion)
+    return bool(fused.findings.failure) or fused.searched or not has_low_nodes(fused.conversion)
 
 
 def is_better_unfused(fused: Compared, unfused: Compared, policy: Policy) -> bool:

@@ -163,6 +163,7 @@ class Compared:
         basis: what its file is to be checked against.
         comparison: what runs of both showed.
         findings: what that tells the user.
+        searched: the first conversion did not keep the limits, so that it was searched for, now or before.
     """
 
     program: Program
@@ -170,6 +171,7 @@ class Compared:
     basis: Basis
     comparison: Comparison
     findings: Findings
+    searched: bool = False
 
 
 def convert_and_compare(
@@ -199,7 +201,7 @@ def convert_and_compare(
     known = None if question is None else question.find()
     if known is not None and (repeated := _as_before(known, prepared, policy, ranges, phase)) is not None:
         basis = Basis(source, policy, None, known.evidence, known, device=device)
-        return Compared(*repeated, basis, known.comparison, known.findings)
+        return Compared(*repeated, basis, known.comparison, known.findings, searched=True)
     try:
         with phase("run fp32"):
             reference = _reference(source, prepared, policy, asked, reference)
@@ -233,7 +235,7 @@ def convert_and_compare(
     if question is not None and searched.searched and searched.evidence is not None and not findings.failure:
         answer = _answer(searched, comparison, findings)
         basis = dataclasses.replace(basis, question=question, answer=answer)
-    return Compared(best.program, best.conversion, basis, comparison, findings)
+    return Compared(best.program, best.conversion, basis, comparison, findings, searched.searched)
 
 
 def _judged(

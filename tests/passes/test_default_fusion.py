@@ -10,11 +10,12 @@ from amp_transpiler.ops.fusions import FUSIONS, default_fusions, may_fuse
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.passes.fusion import fuse as fuse_module
 from amp_transpiler.plan import plan
-from amp_transpiler.report.facts import Comparison, Findings
+from amp_transpiler.report.facts import Findings
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.targets.arithmetic import arithmetic_of
+from amp_transpiler.verification import fused_or_not
 from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
-from tests.passes.test_fusion import BLOCK, SHAPES, model
+from tests.passes.test_fusion import BLOCK, SHAPES, feeds, model
 
 FORMATS = ("float16", "bfloat16")
 FUSED = {"com.microsoft::BiasGelu": 1, "com.microsoft::SkipLayerNormalization": 1}
@@ -145,10 +146,10 @@ def test_fused_16_bits_are_chosen_beside_the_source_as_it_is():
 class Compared:
     """A conversion as `was_held_back` and `is_better_unfused` read it."""
 
-    def __init__(self, report, *, word="verified", failure="", repaired=()):
+    def __init__(self, report, *, word="verified", failure="", searched=False):
         self.program, self.conversion = report.program, Conversion(report)
         self.findings = Findings(Judgement(Verdict(word)), failure=failure)
-        self.comparison = Comparison(repaired=repaired)
+        self.searched = searched
 
 
 class Conversion:
@@ -166,7 +167,7 @@ def test_the_program_is_tried_as_it_was_where_limits_or_nothing_low_ask_for_it()
     low, high = transpiled(), transpiled(prefer="time", fuse="contrib")
     assert not was_held_back(Compared(low))
     assert was_held_back(Compared(low, failure="beyond the limit"))
-    assert was_held_back(Compared(low, repaired=("n",)))
+    assert was_held_back(Compared(low, searched=True))
     assert was_held_back(Compared(high))
 
 
@@ -181,3 +182,19 @@ def test_the_better_one_is_chosen_by_verdict_then_by_time():
         assert not is_better_unfused(Compared(fused), Compared(unfused, word="estimated"), policy)
         assert is_better_unfused(Compared(high), Compared(high), policy)
     assert is_better_unfused(Compared(unfused), Compared(fused), by_time)  # the faster one, whatever it is called
+
+
+def test_what_was_searched_for_is_compared_with_the_program_as_it_was(monkeypatch):
+    asked = []
+    monkeypatch.setattr(fused_or_not, "is_better_unfused", lambda *both: asked.append(both[:2]) or True)
+    options = {"prefer": "size", "verify": True, "inputs": feeds()}
+    assert transpiled(**options).fused == FUSED
+    assert not asked
+    report = transpiled(**options, tolerance=3e-4)
+    (fused, unfused), *_ = asked
+    assert fused.searched
+    assert report.fused == {}
+    assert "fuse" not in report.settings
+    assert report.program is unfused.program
+    monkeypatch.setattr(fused_or_not, "is_better_unfused", lambda *_: False)
+    assert transpiled(**options, tolerance=3e-4).fused == FUSED
