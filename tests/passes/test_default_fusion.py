@@ -15,7 +15,7 @@ from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.targets.arithmetic import arithmetic_of
 from amp_transpiler.verification import fused_or_not
 from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
-from tests.passes.test_fusion import BLOCK, SHAPES, feeds, model
+from tests.passes.test_fusion import BLOCK, RMS, SHAPES, feeds, model
 
 FORMATS = ("float16", "bfloat16")
 FUSED = {"com.microsoft::BiasGelu": 1, "com.microsoft::SkipLayerNormalization": 1}
@@ -35,13 +35,27 @@ def test_what_is_confirmed_is_what_a_device_has_run(fusion, low):
     arithmetic = arithmetic_of("H100", "1.31")
     rows = [row for operator in fusion.operators for row in arithmetic.rows.get((operator, low), ())]
     answered = {row.operator for row in rows if row.is_measured} - {row.operator for row in rows if not row.is_measured}
-    assert (answered == set(fusion.operators)) is (low in fusion.confirmed)
-    assert bool(fusion.unconfirmed) is (fusion.confirmed != FORMATS)
+    assert (low in fusion.by_default) is (answered == set(fusion.operators) and "checker" not in fusion.withheld)
+    assert bool(fusion.withheld) is (fusion.by_default != FORMATS)
+
+
+def test_what_the_checker_refuses_is_not_fused_by_default():
+    body = f"{RMS} q = Div (x, s) y = Mul (q, scale)"
+    report = amp.transpile(model(18, body, SHAPES["open"]), verify=False, cache=False, prefer="size")
+    assert report.fused == {}
+    onnx.checker.check_model(report.program.to_onnx())
+    newer = amp.transpile(model(18, body, SHAPES["open"]), verify=False, cache=False, prefer="size", fuse="contrib")
+    assert newer.fused == {"SimplifiedLayerNormalization": 1}
+
+
+def test_what_is_fused_by_default_passes_the_checker():
+    onnx.checker.check_model(transpiled().program.to_onnx(), full_check=True)
 
 
 def test_the_default_leaves_out_what_is_not_confirmed():
-    assert default_fusions("float16") == "contrib,-Attention,-FastGelu"
-    assert default_fusions("bfloat16") == "contrib,-Attention,-com.microsoft::Gelu,-FastGelu,-BiasGelu"
+    assert default_fusions("float16") == "contrib,-Attention,-SimplifiedLayerNormalization,-FastGelu"
+    names = "-Attention,-SimplifiedLayerNormalization,-com.microsoft::Gelu,-FastGelu,-BiasGelu"
+    assert default_fusions("bfloat16") == f"contrib,{names}"
 
 
 ASKED = {
