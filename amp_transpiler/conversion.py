@@ -358,13 +358,19 @@ def _asked_opset(policy: Policy, constraints: Constraints) -> list[Pass[Any]]:
 
 
 @collection_paused()
-def convert(program: Program, policy: Policy, ranges: RangeFaults) -> Conversion:
+def convert(program: Program, policy: Policy, ranges: RangeFaults, source: Program | None = None) -> Conversion:
     """Decide about a prepared program and carry the decision out, in place.
+
+    Args:
+        program: the program.
+        policy: how to decide.
+        ranges: a look-up of constants.
+        source: what is written where all stays float32; None for the program itself.
 
     Raises:
         VerificationError: the result is not well typed.
     """
-    trials = Trials(program, ranges)
+    trials = Trials(program, ranges, source)
     if policy.objective == "balance":
         from amp_transpiler.precision.balance import aimed, balanced
 
@@ -378,10 +384,11 @@ class Trials:
     Args:
         prepared: the program; not changed.
         ranges: a look-up of constants.
+        source: what is written where all stays float32; None for the program itself.
     """
 
-    def __init__(self, prepared: Program, ranges: RangeFaults) -> None:
-        self._prepared, self._ranges = prepared, ranges
+    def __init__(self, prepared: Program, ranges: RangeFaults, source: Program | None = None) -> None:
+        self._prepared, self._ranges, self._source = prepared, ranges, source or prepared
         self._waiting: list[tuple[Policy, Program, Conversion]] = []
         self._predicted: list[tuple[Program, Candidate]] = []  # the times of programs, predicted once
 
@@ -392,7 +399,7 @@ class Trials:
             policy: how to decide.
         """
         # What stays float32 is written as its source, without the shapes that a result has, which let more be fused.
-        by_aim: dict[Aim, Candidate] = {"float32": candidate_of(self._prepared, policy, written=False)}
+        by_aim: dict[Aim, Candidate] = {"float32": candidate_of(self._source, policy, written=False)}
         for aim in ("low", "time"):
             by_aim[aim] = self.candidate(self._trial(dataclasses.replace(policy, objective=aim))[0], policy)
         return by_aim

@@ -12,6 +12,7 @@ from amp_transpiler import stages
 from amp_transpiler.files.loading import Source
 from amp_transpiler.files.saving import DefaultPlace
 from amp_transpiler.job import Job
+from amp_transpiler.ops.fusions import NO_FUSION
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
@@ -93,7 +94,7 @@ def transpile(
     frontier: bool = False,
     cache: bool = True,
     device_check: DeviceCheck = "auto",
-    fuse: str = "none",
+    fuse: str | None = None,
 ) -> Report:
     """Convert an fp32 model to mixed precision, check it, and write it.
 
@@ -196,7 +197,10 @@ def transpile(
             Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`,
             `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`.
             One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do
-            nodes of which a region holds only some. Default: `none`.
+            nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`,
+            `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
+            `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`),
+            unless the result stays float32 or is better without; else `none`.
 
     Returns:
         The report, with the converted program.
@@ -239,7 +243,12 @@ def _with_recipe(options: ConversionOptions) -> ConversionOptions:
 
 
 def _settings(options: ConversionOptions, what: Plan) -> dict[str, Any]:
-    """Return the options that a recipe of the conversion holds, in the order of `transpile`'s parameters."""
+    """Return the options that a recipe of the conversion holds, in the order of `transpile`'s parameters.
+
+    Without a word about fusions a recipe replays none, whatever is the default.
+    """
     changed = options.changed()
+    if what.fusions == NO_FUSION:
+        changed.pop("fuse", None)
     in_order = {name: changed[name] for name in inspect.signature(transpile).parameters if name in changed}
     return as_settings(in_order, RECORDED) | recorded(options.prefer, what.policy)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.ops.fusions import NO_FUSION
+from amp_transpiler.ops.fusions import NO_FUSION, default_fusions
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import declarations
 from amp_transpiler.precision.limits import with_limits
@@ -23,6 +23,7 @@ from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import TrainingWishes
 from amp_transpiler.report.recipe import Recipe
 from amp_transpiler.systems.choice import Request, choose_policy
+from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.devices import device_for
 from amp_transpiler.verification.default_device import checked_wish
 from amp_transpiler.verification.transformers import check_optimizable
@@ -43,12 +44,16 @@ class Plan:
         request: which system decides, with which of its settings.
         policy: how it decides.
         questions: what is asked of the result.
+        fusions: what is fused first, as in `ops.fusions.fusions_of`.
+        fuses_by_default: nobody asked for that, so the result has it only where it is the better for it.
     """
 
     options: ConversionOptions
     request: Request
     policy: Policy
     questions: Questions
+    fusions: str = NO_FUSION
+    fuses_by_default: bool = False
 
 
 def plan(options: ConversionOptions) -> Plan:
@@ -68,15 +73,33 @@ def plan(options: ConversionOptions) -> Plan:
     policy = _after(_AIMS, policy, options)
     if options.optimize:
         check_optimizable(policy)
-    if options.fuse != NO_FUSION:
-        _check_fusions(options, policy)
-    return Plan(options, request, policy, questions)
+    fusions = _fusions(options)
+    if fusions is None:
+        by_default = _fuses_by_default(options, request, policy)
+        chosen = default_fusions(policy.low.name) if by_default else NO_FUSION
+        return Plan(options, request, policy, questions, chosen, by_default)
+    if fusions != NO_FUSION:
+        _check_fusions(fusions, options, policy)
+    return Plan(options, request, policy, questions, fusions)
 
 
-def _check_fusions(options: ConversionOptions, policy: Policy) -> None:
+def _fusions(options: ConversionOptions) -> str | None:
+    """Return the fusions that were asked for: a recipe without them is of a conversion that fused nothing."""
+    if options.fuse is None and isinstance(options.recipe, Recipe):
+        return str(options.recipe.options.get("fuse", NO_FUSION))
+    return options.fuse
+
+
+def _fuses_by_default(options: ConversionOptions, request: Request, policy: Policy) -> bool:
+    """Whether a result is fused that nobody asked to be: at the levels that lower all that the target can run."""
+    lowers_most = request.level_name in _FUSED_LEVELS and policy.low is not FLOAT32
+    return lowers_most and policy.target.name == CUDA.name and not options.optimize
+
+
+def _check_fusions(fusions: str, options: ConversionOptions, policy: Policy) -> None:
     from amp_transpiler.passes.fusion.fuse import check_fusions
 
-    check_fusions(options.fuse, policy)
+    check_fusions(fusions, policy)
     if options.optimize:
         raise OptionError("optimize and fuse exclude each other: both fuse the model first")
 
@@ -182,5 +205,6 @@ def _with_thresholds(policy: Policy, options: ConversionOptions) -> Policy:
     return dataclasses.replace(policy, thresholds=thresholds)
 
 
+_FUSED_LEVELS = ("auto", "O2")
 _LIMITS: tuple[Step, ...] = (_with_wishes, _with_limits, _with_recipe)
 _AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_thresholds)

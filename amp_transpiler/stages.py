@@ -7,11 +7,12 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.child_process.child import start_early
-from amp_transpiler.conversion import adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
+from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.files.copy_files import copy_model
 from amp_transpiler.files.loading import load
@@ -21,7 +22,8 @@ from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
-from amp_transpiler.ops.fusions import NO_FUSION, only_in_onnxruntime
+from amp_transpiler.ops.fusions import may_fuse, only_in_onnxruntime
+from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.plan import policy_for
 from amp_transpiler.precision.policy import Policy
@@ -37,11 +39,16 @@ from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.program_names import limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
+from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.training_passes.aids import add_training_aids
+from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
-from amp_transpiler.verification.verify import Basis, check_source, convert_and_compare
+from amp_transpiler.verification.verify import Basis, Compared, Programs, check_source, convert_and_compare
+
+if TYPE_CHECKING:
+    from amp_transpiler.passes.fusion.fuse import Fused
 
 __all__ = [
     "copy_unchanged",
@@ -224,14 +231,15 @@ def prepare_program(job: Job) -> None:
     job.ranges = RangeFaults(job.policy.low, strict=job.policy.strict_ranges)
     with job.clock.phase("prepare"):
         prepare(job.program, job.policy, job.ranges)
-        if job.plan.options.fuse != NO_FUSION:
-            with collection_paused():
-                unfused = job.program.clone() if _is_priced(job) else None
-                job.facts.optimization = _fuse(job.program, job.policy, job.plan.options.fuse)
-            job.unfused = unfused if job.facts.optimization.fused else None
+        with collection_paused():
+            job.facts.optimization, job.unfused = _fused(job)
         job.facts.preparation = _prepare(job)
-        if not (job.is_changed or job.facts.optimization.fused):
-            job.needless = adds_nothing(job.program, job.policy, job.ranges, job.facts.task.opset)
+        by_default = job.plan.fuses_by_default
+        if not job.is_changed and (by_default or not job.facts.optimization.fused):
+            as_it_is = job.program if job.unfused is None else job.unfused
+            job.needless = adds_nothing(as_it_is, job.policy, job.ranges, job.facts.task.opset)
+            if job.needless is not None:
+                job.facts.optimization = Optimization()
 
 
 def _prepare(job: Job) -> Findings:
@@ -243,8 +251,9 @@ def _prepare(job: Job) -> Findings:
     warnings += aided.warnings
     notes: tuple[str, ...] = ()
     is_sound = not warnings and not optimization.findings.warnings
-    may_optimize = job.plan.options.fuse == NO_FUSION and not optimization.fused
-    if is_sound and may_optimize and (count := attentions_to_fuse(program, policy)):
+    has_said_nothing = job.plan.options.fuse is None and job.plan.options.recipe is None
+    may_offer = has_said_nothing and not job.plan.options.optimize and policy.target.name == CUDA.name
+    if is_sound and may_offer and (count := attentions_to_fuse(program, policy)):
         notes = (_offer(count),)
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
@@ -253,25 +262,42 @@ def _prepare(job: Job) -> Findings:
     return Findings(notes=notes, warnings=warnings)
 
 
-def _fuse(program: Program, policy: Policy, choice: str) -> Optimization:
-    from amp_transpiler.passes.fusion.fuse import fuse
+def _fused(job: Job) -> tuple[Optimization, Program | None]:
+    """Fuse the program, as was asked for or by default; return what was done, and what it was before if that counts."""
+    choice, by_default = job.plan.fusions, job.plan.fuses_by_default
+    types = {node.op_type for node in job.program.model.graph}
+    if not may_fuse(choice, opset_of(job.program.model, ""), types):
+        return job.facts.optimization, None
+    from amp_transpiler.passes.fusion.fuse import fuse  # few models have anything to fuse
 
-    fused = fuse(program, choice, policy)
+    unfused = job.program.clone() if by_default or _is_priced(job) else None
+    fused = fuse(job.program, choice, job.policy)
+    findings = _said_of_fusing(fused, job.policy, by_default=by_default)
+    settings = {"fuse": choice} if by_default and fused.operators else {}
+    return Optimization(fused.operators, findings, settings), unfused if fused.operators else None
+
+
+def _said_of_fusing(fused: Fused, policy: Policy, *, by_default: bool) -> Findings:
+    """Say what was fused; who asked for it hears what was not, too."""
     if fused.reason:
-        return Optimization(findings=Findings(warnings=(f"nothing fused: {fused.reason}",)))
-    notes = []
-    if fused.missing:
-        without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
-        notes.append(f"not fused, since {without}: {', '.join(fused.missing)}")
-    if fused.torn:
-        notes.append(f"not fused, since a region holds only some of the nodes: {_counted(fused.torn)}")
-    if fused.named:
-        notes.append(f"not fused, since the lists name {', '.join(fused.names)}: {_counted(fused.named)}")
+        return Findings() if by_default else Findings(warnings=(f"nothing fused: {fused.reason}",))
+    notes = [] if by_default else list(_not_fused(fused, policy))
     if fused.operators:
         has_own = bool(only_in_onnxruntime(fused.operators))
         needs = "; the result needs ONNX Runtime, whose own operators are among them" if has_own else ""
-        notes.append(f"fused before the decision: {_counted(fused.operators)}{needs}")
-    return Optimization(fused.operators, Findings(notes=tuple(notes)))
+        undo = ", which --fuse none leaves out" if by_default else ""
+        notes.append(f"fused before the decision{undo}: {_counted(fused.operators)}{needs}")
+    return Findings(notes=tuple(notes))
+
+
+def _not_fused(fused: Fused, policy: Policy) -> Iterator[str]:
+    if fused.missing:
+        without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
+        yield f"not fused, since {without}: {', '.join(fused.missing)}"
+    if fused.torn:
+        yield f"not fused, since a region holds only some of the nodes: {_counted(fused.torn)}"
+    if fused.named:
+        yield f"not fused, since the lists name {', '.join(fused.names)}: {_counted(fused.named)}"
 
 
 def _counted(operators: Mapping[str, int]) -> str:
@@ -280,7 +306,7 @@ def _counted(operators: Mapping[str, int]) -> str:
 
 def _offer(attentions: int) -> str:
     what = "1 attention as one operator" if attentions == 1 else f"{attentions} attentions as one operator each"
-    return f"--optimize would write {what}"
+    return f"--fuse contrib would write {what}; no device has run it in 16 bits yet, so it is no default"
 
 
 # ---- the conversion ----
@@ -290,26 +316,56 @@ def decide_and_compare(job: Job) -> None:
     """Decide, rewrite, and compare with fp32, again and again if need be; without verification once, unseen."""
     if job.plan.options.verify:
         job.prepared = job.program
-        check_source(job.source, job.program, job.clock.phase)
-        compared = convert_and_compare(
-            job.source,
-            job.program,
-            job.policy,
-            job.ranges,
-            job.plan.questions,
-            job.facts.task,
-            job.clock.phase,
-            job.reference,
-        )
+        compared = _compared(job, job.program, job.reference, _source_beside_fused(job))
+        if (unfused := _compared_unfused(job, compared)) is not None and job.unfused is not None:
+            compared, job.prepared, job.unfused = unfused, job.unfused, None
+            job.facts.optimization = Optimization()
         job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
         job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
         return
-    with collection_paused():
-        job.prepared = job.program.clone() if _is_priced(job) else job.program
-        with job.clock.phase("convert"):
-            job.conversion = convert(job.program, job.policy, job.ranges)
+    with collection_paused(), job.clock.phase("convert"):
+        job.prepared, job.conversion = _converted(job)
+        if (unfused_program := _source_beside_fused(job)) is not None and not _has_low_nodes(job.conversion):
+            job.program, job.unfused, job.facts.optimization = unfused_program, None, Optimization()
+            job.prepared, job.conversion = _converted(job)
     why = "verification was switched off"
     job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
+
+
+def _has_low_nodes(conversion: Conversion) -> bool:
+    from amp_transpiler.verification.fused_or_not import has_low_nodes  # few models are fused
+
+    return has_low_nodes(conversion)
+
+
+def _converted(job: Job) -> tuple[Program, Conversion]:
+    """Convert the program in place; return it as it was, where times are predicted, and the record."""
+    prepared = job.program.clone() if _is_priced(job) else job.program
+    return prepared, convert(job.program, job.policy, job.ranges, _source_beside_fused(job))
+
+
+def _source_beside_fused(job: Job) -> Program | None:
+    """Return what is written in place of a program that was fused by default, should it stay float32."""
+    return job.unfused if job.plan.fuses_by_default else None
+
+
+def _compared(job: Job, prepared: Program, reference: Reference | None, unfused: Program | None = None) -> Compared:
+    check_source(job.source, prepared, job.clock.phase)
+    asked, task, phase = job.plan.questions, job.facts.task, job.clock.phase
+    programs = Programs(job.source, prepared, unfused)
+    return convert_and_compare(programs, job.policy, job.ranges, asked, task, phase, reference)
+
+
+def _compared_unfused(job: Job, fused: Compared) -> Compared | None:
+    """Return the conversion of the program as it was before it was fused by default, if that is the better one."""
+    if (unfused := _source_beside_fused(job)) is None:
+        return None
+    from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
+
+    if not was_held_back(fused):
+        return None
+    compared = _compared(job, unfused, None)  # without the reference, since a cache keeps what it is asked without
+    return compared if is_better_unfused(fused, compared, job.policy) else None
 
 
 def _is_priced(job: Job) -> bool:

@@ -38,6 +38,8 @@ def converted(
     """
     check_options(function, caller_options)
     options = {**defaults, **caller_options}
+    if options.get("recipe") is None:  # nor do other tools' functions fuse
+        options = {"fuse": "none", **options}
     if options.get("level", "auto") == "auto":  # who calls another tool's function wants 16 bits
         options = {"prefer": "low", **options}
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal, TypeAlias
 
 from amp_transpiler.errors import OptionError
@@ -15,7 +15,9 @@ __all__ = [
     "Fusion",
     "FusionKind",
     "checked_fusions",
+    "default_fusions",
     "fusions_of",
+    "may_fuse",
     "only_in_onnxruntime",
 ]
 
@@ -23,6 +25,7 @@ FusionKind: TypeAlias = Literal["contrib", "standard"]
 
 NO_FUSION = "none"
 _CONTRIB = "com.microsoft::"
+_BOTH = ("float16", "bfloat16")
 NEEDS_KEY = "amp_transpiler.needs_onnxruntime"  # metadata of a fused model: operators that only ONNX Runtime has
 
 
@@ -37,6 +40,10 @@ class Fusion:
         kind: `standard` for ONNX's own operators, `contrib` for those of ONNX Runtime.
         opset: the first version of ONNX's own operators in which it can be done.
         why: what is gained.
+        anchors: operators of which a model has one where anything can be fused; a quick question before others.
+        by_default: the formats in which it is done unasked: a device has run its kernels there, so that their
+            arithmetic is measured and they have a price.
+        withheld: why not in the others.
     """
 
     name: str
@@ -44,6 +51,9 @@ class Fusion:
     kind: FusionKind
     opset: int
     why: str
+    anchors: frozenset[str]
+    by_default: tuple[str, ...] = _BOTH
+    withheld: str = ""
 
 
 FUSIONS: tuple[Fusion, ...] = (
@@ -53,6 +63,9 @@ FUSIONS: tuple[Fusion, ...] = (
         "contrib",
         13,
         "one kernel for scores, mask, softmax and sum; the softmax is float32 inside; one product for q, k and v",
+        frozenset(("Softmax", "Attention")),
+        by_default=(),
+        withheld="no device has run either in 16 bits: their rounding is unmeasured, and they have no price",
     ),
     Fusion(
         "LayerNormalization",
@@ -60,6 +73,7 @@ FUSIONS: tuple[Fusion, ...] = (
         "standard",
         17,
         "one kernel for nine nodes, in float32 inside; TensorRT and WebGPU need the operator",
+        frozenset(("Sqrt",)),
     ),
     Fusion(
         "RMSNormalization",
@@ -67,6 +81,7 @@ FUSIONS: tuple[Fusion, ...] = (
         "standard",
         23,
         "one kernel for six nodes, in float32 inside",
+        frozenset(("Sqrt",)),
     ),
     Fusion(
         "SimplifiedLayerNormalization",
@@ -74,14 +89,27 @@ FUSIONS: tuple[Fusion, ...] = (
         "contrib",
         13,
         "the same where the model's opset has no RMSNormalization",
+        frozenset(("Sqrt",)),
+        by_default=(),
+        withheld="onnx.checker refuses it in ONNX's domain, where ONNX Runtime has it; ONNX Runtime fuses it itself",
     ),
-    Fusion("Gelu", ("Gelu",), "standard", 20, "one kernel for five nodes or eight"),
+    Fusion(
+        "Gelu",
+        ("Gelu",),
+        "standard",
+        20,
+        "one kernel for five nodes or eight",
+        frozenset(("Erf", "Tanh")),
+    ),
     Fusion(
         "com.microsoft::Gelu",
         ("com.microsoft::Gelu",),
         "contrib",
         13,
         "the same where the model's opset has no Gelu, by the error function",
+        frozenset(("Erf",)),
+        by_default=("float16",),
+        withheld="no device was asked for it in bfloat16",
     ),
     Fusion(
         "FastGelu",
@@ -89,6 +117,9 @@ FUSIONS: tuple[Fusion, ...] = (
         "contrib",
         13,
         "GELU by the hyperbolic tangent: ONNX Runtime fuses it only in float32; takes in the bias before it",
+        frozenset(("Tanh", "Gelu", "FastGelu")),
+        by_default=(),
+        withheld="its rounding is inferred from ONNX's Gelu, whose kernel it is thought to launch",
     ),
     Fusion(
         "SkipLayerNormalization",
@@ -96,6 +127,7 @@ FUSIONS: tuple[Fusion, ...] = (
         "contrib",
         13,
         "the residual sum and the bias before it in the normalisation's kernel, also where the sum is read again",
+        frozenset(("LayerNormalization", "Sqrt")),
     ),
     Fusion(
         "SkipSimplifiedLayerNormalization",
@@ -103,6 +135,7 @@ FUSIONS: tuple[Fusion, ...] = (
         "contrib",
         13,
         "the same for root mean square normalisation",
+        frozenset(("RMSNormalization", "SimplifiedLayerNormalization", "Sqrt")),
     ),
     Fusion(
         "BiasGelu",
@@ -110,6 +143,9 @@ FUSIONS: tuple[Fusion, ...] = (
         "contrib",
         13,
         "the bias of a product in the kernel of GELU, where a Gemm would write it in a kernel of its own",
+        frozenset(("Gelu", "Erf")),
+        by_default=("float16",),
+        withheld="no device was asked for it in bfloat16",
     ),
 )
 
@@ -139,6 +175,27 @@ def fusions_of(choice: str) -> tuple[Fusion, ...]:
         return ()
     kinds = ("standard",) if kind == "standard" else ("standard", "contrib")
     return tuple(fusion for fusion in FUSIONS if fusion.kind in kinds and fusion.name not in dropped)
+
+
+def may_fuse(choice: str, opset: int, operators: Collection[str]) -> bool:
+    """Whether a model may have what an option fuses.
+
+    Args:
+        choice: the option, as in `fusions_of`.
+        opset: the version of ONNX's own operators in the model.
+        operators: the types of its nodes.
+    """
+    fusions = (fusion for fusion in fusions_of(choice) if fusion.opset <= opset)
+    return any(not fusion.anchors.isdisjoint(operators) for fusion in fusions)
+
+
+def default_fusions(low: str) -> str:
+    """Return the option of those who leave it out: what has no reason against it in a format.
+
+    Args:
+        low: the format, such as `float16`.
+    """
+    return ",".join(["contrib", *(f"-{fusion.name}" for fusion in FUSIONS if low not in fusion.by_default)])
 
 
 def _dropped(word: str) -> str:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from amp_transpiler.ops.fusions import NO_FUSION, checked_fusions
+from amp_transpiler.ops.fusions import checked_fusions
 from amp_transpiler.options.option import Option, declarations, option
 from amp_transpiler.options.reading import (
     dimension,
@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from amp_transpiler.verification.user_metric import MetricFunction
 
 __all__ = ["ConversionOptions"]
+
+
+def _checked_fusions(choice: str | None) -> str | None:
+    return None if choice is None else checked_fusions(choice)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,8 +393,8 @@ class ConversionOptions:
         "names then see the fused model's. Not for target `tensorrt`.",
         held_as=("flag",),
     )
-    fuse: str = option(
-        NO_FUSION,
+    fuse: str | None = option(
+        None,
         group="decide",
         flags=("--fuse",),
         metavar="contrib|standard|none",
@@ -402,8 +406,11 @@ class ConversionOptions:
         "Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`, "
         "`com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`. "
         "One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do "
-        "nodes of which a region holds only some. Default: `none`.",
-        check=checked_fusions,
+        "nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`, "
+        "`contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also "
+        "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), unless "
+        "the result stays float32 or is better without; else `none`.",
+        check=_checked_fusions,
         held_as=("word",),
     )
     recipe: str | os.PathLike[str] | Recipe | None = option(

@@ -36,7 +36,7 @@ def assemble(facts: Facts, destination: pathlib.Path | None, clock: Clock | None
         system=task.system,
         asked=task.asked,
         is_copy=task.is_copy,
-        settings=task.settings,
+        settings={**task.settings, **facts.optimization.settings},
         destination=None if destination is None else str(destination),
         # what runs showed
         fused=dict(facts.optimization.fused),

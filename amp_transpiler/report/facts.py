@@ -98,10 +98,12 @@ class Optimization:
     Attributes:
         fused: operators that were put in -> how many.
         findings: what was done in words, or why nothing was.
+        settings: what a recipe holds of it beside the options of the caller, who asked for none.
     """
 
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     findings: Findings = Findings()
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class Facts:
 
     Attributes:
         task: what is converted, and what was asked for (`load_source`).
-        optimization: what was fused before the decision (`optimize_source`, `prepare_program`).
+        optimization: what was fused before the decision (`optimize_source`, `prepare_program`, `decide_and_compare`).
         preparation: what the preparation tells the user (`prepare_program`).
         comparison: what runs showed (`decide_and_compare`).
         judgement: what that tells the user (`decide_and_compare`).

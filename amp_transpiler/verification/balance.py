@@ -32,7 +32,7 @@ def balanced_conversion(
     """
     policy, prepared = conversions.policy, conversions.prepared
     with conversions.phase("predict"):
-        trials = Trials(prepared, conversions.ranges)
+        trials = Trials(prepared, conversions.ranges, conversions.unfused)
         known = trials.candidates(policy)
     by_aim: dict[Aim, Found] = {}
     while known and (aim := balanced(known)) not in by_aim:

@@ -132,6 +132,7 @@ class Conversions:
         by_default: ONNX Runtime's default session, in which what holds emulated must hold, too; None not to run it.
         source_in_tf32: the source's own outputs with its products in TF32, once they are asked for.
         trials: conversions that were made to compare their times; None if there are none.
+        unfused: what is written where all stays float32; None for `prepared`.
     """
 
     prepared: Program
@@ -145,6 +146,7 @@ class Conversions:
     by_default: DefaultSession | None = None
     source_in_tf32: list[Compared | None] = dataclasses.field(default_factory=list, repr=False)
     trials: Trials | None = None
+    unfused: Program | None = None
 
     def measured(self, policy: Policy, *, confirm: bool = False, deciding: int | None = None) -> Measured:
         """Convert a copy as a policy says, run it emulated, and compare it.
@@ -160,7 +162,7 @@ class Conversions:
             CannotCompare: the emulated program does not run.
             InputError: the user's metric fails.
         """
-        trials = Trials(self.prepared, self.ranges) if self.trials is None else self.trials
+        trials = Trials(self.prepared, self.ranges, self.unfused) if self.trials is None else self.trials
         with self.phase("convert"):
             program, conversion = trials.taken(policy)
         decisions = conversion.assignment.decisions.values()

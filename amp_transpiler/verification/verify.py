@@ -46,7 +46,7 @@ from amp_transpiler.verification.verdict import failing_outputs, judge, never_me
 if TYPE_CHECKING:
     from amp_transpiler.verification.conversion_cache import Answer, Question
 
-__all__ = ["Basis", "Compared", "Questions", "check_source", "convert_and_compare", "loads"]
+__all__ = ["Basis", "Compared", "Programs", "Questions", "check_source", "convert_and_compare", "loads"]
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +139,21 @@ class Questions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Programs:
+    """A program to convert, and what it came from.
+
+    Attributes:
+        source: the program as the user gave it.
+        prepared: the program to convert.
+        unfused: what is written where all stays float32; None for `prepared`.
+    """
+
+    source: Program
+    prepared: Program
+    unfused: Program | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Compared:
     """A conversion that was compared with fp32.
 
@@ -148,6 +163,7 @@ class Compared:
         basis: what its file is to be checked against.
         comparison: what runs of both showed.
         findings: what that tells the user.
+        searched: the first conversion did not keep the limits, so that it was searched for, now or before.
     """
 
     program: Program
@@ -155,11 +171,11 @@ class Compared:
     basis: Basis
     comparison: Comparison
     findings: Findings
+    searched: bool = False
 
 
 def convert_and_compare(
-    source: Program,
-    prepared: Program,
+    programs: Programs,
     policy: Policy,
     ranges: RangeFaults,
     asked: Questions,
@@ -167,25 +183,25 @@ def convert_and_compare(
     phase: Phase,
     reference: Reference | None = None,
 ) -> Compared:
-    """Convert `prepared`, compare the result with `source`, and search for another one if it is not good enough.
+    """Convert a program, compare the result with its source, and search for another one if it is not good enough.
 
     Args:
-        source: the program as the user gave it.
-        prepared: the program to convert; not changed.
+        programs: the program to convert, which is not changed, and its source.
         policy: how the conversion decides, how many others may be run, and the limits.
         ranges: a look-up of constants.
         asked: the data to compare on, and the user's questions.
         task: what was asked for, for messages.
         phase: times a block.
-        reference: what `source` computes, if it is known already.
+        reference: what the source computes, if it is known already.
     """
+    source, prepared, unfused = programs.source, programs.prepared, programs.unfused
     notes: list[str] = []
     device = device_to_check(asked.device_check)
-    question = _question(source, prepared, policy, asked, reference, device)
+    question = _question(source, prepared, policy, asked, reference, device, unfused)
     known = None if question is None else question.find()
     if known is not None and (repeated := _as_before(known, prepared, policy, ranges, phase)) is not None:
         basis = Basis(source, policy, None, known.evidence, known, device=device)
-        return Compared(*repeated, basis, known.comparison, known.findings)
+        return Compared(*repeated, basis, known.comparison, known.findings, searched=True)
     try:
         with phase("run fp32"):
             reference = _reference(source, prepared, policy, asked, reference)
@@ -200,6 +216,7 @@ def convert_and_compare(
             judging_arithmetic(prepared, policy),
             _gains(prepared, policy, asked, reference),
             DefaultSession(source) if policy.search_runs and policy.low is not FLOAT32 else None,
+            unfused=unfused,
         )
         searched = _search(conversions, notes, asked)
     except CannotCompare as reason:
@@ -218,7 +235,7 @@ def convert_and_compare(
     if question is not None and searched.searched and searched.evidence is not None and not findings.failure:
         answer = _answer(searched, comparison, findings)
         basis = dataclasses.replace(basis, question=question, answer=answer)
-    return Compared(best.program, best.conversion, basis, comparison, findings)
+    return Compared(best.program, best.conversion, basis, comparison, findings, searched.searched)
 
 
 def _judged(
@@ -378,6 +395,7 @@ def _question(
     asked: Questions,
     reference: Reference | None,
     device: CheckedDevice | None,
+    unfused: Program | None,
 ) -> Question | None:
     """Return the question that is asked, if its answer may be remembered."""
     special = asked.frontier or asked.metric is not None or prepared.step is not None or reference is not None
@@ -385,7 +403,8 @@ def _question(
         return None
     from amp_transpiler.verification.conversion_cache import Question
 
-    return Question(source, prepared, asked.inputs, policy, (str(asked.limited), str(device)))
+    words = () if unfused is None else ("float32 is the source",)
+    return Question(source, prepared, asked.inputs, policy, (str(asked.limited), str(device), *words))
 
 
 def _as_before(

@@ -329,10 +329,6 @@ def test_a_model_without_operators_to_fuse_is_left_at_once(monkeypatch):
     assert transpiled("y = MatMul (x, w)", "contrib").fused == {}
 
 
-def test_nothing_is_fused_by_default():
-    assert amp.transpile(model(20, BLOCK, "[batch,length,8]"), verify=False, cache=False).fused == {}
-
-
 @pytest.mark.parametrize("target", ["tensorrt", "any"])
 def test_contrib_operators_are_refused_where_they_may_be_missing(target):
     with pytest.raises(amp.OptionError, match=f"contrib operators .* which target {target} may not have"):

@@ -49,7 +49,7 @@ def model(body, batch="N", opset=18):
 
 
 def converted(body, **options):
-    report = amp.transpile(model(body), verify=False, **{"level": "O2", "prefer": "size", **options})
+    report = amp.transpile(model(body), verify=False, fuse="none", **{"level": "O2", "prefer": "size", **options})
     proto = to_proto(report.program.model)
     onnx.checker.check_model(proto, full_check=True)
     return proto
@@ -85,7 +85,7 @@ def test_a_branch_of_control_flow_gets_views_too():
     text = """<ir_version: 8, opset_import: ["": 18]> g (float[4,8] a, bool c) => (float[4,8] y) {
         y = If(c) <then_branch = t () => (float[4,8] t0) { q = Relu(a) s = Sigmoid(q) t0 = Mul(q, s) },
                    else_branch = e () => (float[4,8] e0) { e0 = Neg(a) }> }"""
-    report = amp.transpile(onnx.parser.parse_model(text), verify=False, level="O2")
+    report = amp.transpile(onnx.parser.parse_model(text), verify=False, level="O2", fuse="none")
     proto = to_proto(report.program.model)
     onnx.checker.check_model(proto, full_check=True)
     (branching,) = (node for node in proto.graph.node if node.op_type == "If")

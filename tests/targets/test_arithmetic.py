@@ -53,7 +53,8 @@ def test_every_rule_and_every_condition_has_a_row():
 
 @pytest.mark.parametrize("operator", sorted({row.operator for row in ROWS}))
 def test_every_operator_is_one_of_onnx_or_of_onnx_runtime(operator):
-    assert operator.startswith("com.microsoft::") or onnx.defs.has(operator)
+    in_onnx_domain = operator == "SimplifiedLayerNormalization"  # where ONNX Runtime has put an operator of its own
+    assert operator.startswith("com.microsoft::") or onnx.defs.has(operator) or in_onnx_domain
 
 
 @pytest.mark.parametrize("release", known_releases())

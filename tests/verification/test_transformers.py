@@ -94,8 +94,9 @@ def test_the_result_keeps_the_names_of_the_source(reports):
 
 def test_without_it_the_report_says_what_it_would_do():
     report = amp.transpile(encoder(), inputs=feeds(), prefer="size")
-    assert report.fused == {}
-    assert "--optimize would write 1 attention as one operator" in report.notes
+    assert "com.microsoft::Attention" not in report.fused
+    offer = "--fuse contrib would write 1 attention as one operator; no device has run it in 16 bits yet"
+    assert any(note.startswith(offer) for note in report.notes)
     assert not any("optimize" in note for note in amp.transpile(encoder(), target="tensorrt", verify=False).notes)
 
 

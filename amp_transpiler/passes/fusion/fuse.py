@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.sizes import Sizes
-from amp_transpiler.ops.fusions import FUSIONS, NEEDS_KEY, Fusion, fusions_of, only_in_onnxruntime
+from amp_transpiler.ops.fusions import FUSIONS, NEEDS_KEY, Fusion, fusions_of, may_fuse, only_in_onnxruntime
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.fusion_restrictions import Restrictions
@@ -86,11 +86,12 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
         choice: the option, as in `ops.fusions.fusions_of`.
         policy: names target, release, format and device, and has the user's lists.
     """
-    wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset_of(program.model, "")]
-    if not wanted or _operator_types(program.model).isdisjoint(_ANCHORS):  # cheaper than the next question
+    opset = opset_of(program.model, "")
+    if not may_fuse(choice, opset, _operator_types(program.model)):  # cheaper than the next question
         return Fused()
     if reason := reason_against_fusions(program):
         return Fused(reason=reason)
+    wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset]
     faulty = faulty_operators(policy.target, policy.low, policy.device)
     missing = [fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty)]
     names = [fusion.name for fusion in wanted]
@@ -178,7 +179,6 @@ _ATTENTIONS = frozenset({"Softmax", "Attention"})
 _WRITTEN_OUT = frozenset({"Sqrt", "Erf", "Tanh"})
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _GELUS = frozenset({"Gelu", "FastGelu"})
-_ANCHORS = _ATTENTIONS | _WRITTEN_OUT | _NORMS | _GELUS
 
 
 def _operator_types(model: ir.Model) -> set[str]:
