@@ -38,7 +38,7 @@ class Job:
         policy: how to decide, with the facts of the model.
         facts: what the stages say, for the report that the caller gets.
         destination: the file to write, or None.
-        reference: what fp32 computes, where the optimized program was compared with that.
+        reference: what float32 computes, where the optimized program was compared with that.
         ranges: what the low format cannot hold.
         is_changed: the program got what its training step needs in lower precision.
         needless: the program as it is, where a conversion would add nothing to it.

@@ -44,7 +44,7 @@ STAGES: tuple[Callable[[Job], None], ...] = (
     stages.optimize_source,  # only if asked: ONNX Runtime's optimizer fuses it first
     stages.prepare_program,  # rewritten without a change of what it computes
     stages.leave_needless,  # the end, where it is what was asked for already
-    stages.decide_and_compare,  # a precision for each node, the rewriting, the comparison with fp32; searched for
+    stages.decide_and_compare,  # a precision for each node, the rewriting, the comparison with float32; searched for
     stages.describe,  # every decision and its reason, in the report
     stages.predict,  # times and errors
     stages.refuse_failure,  # the end, where the result is not accurate enough
@@ -96,7 +96,7 @@ def transpile(
     device_check: DeviceCheck = "auto",
     fuse: str | None = None,
 ) -> Report:
-    """Convert an fp32 model to mixed precision, check it, and write it.
+    """Convert an float32 model to mixed precision, check it, and write it.
 
     Args:
         src: The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is never
@@ -126,8 +126,8 @@ def transpile(
             `logits=1%,boxes=0.5` or `2%,logits=1%`, or a dict of the same by output (a name or pattern). Default: 0.02
             in float16 and 0.05 in bfloat16 at level auto of policy paddle. Otherwise there is no limit: large errors
             are only warned of, but values that became infinite or NaN fail.
-        verify: Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the fp32 model.
-            False: check only the types of every node's inputs.
+        verify: Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the float32
+            model. False: check only the types of every node's inputs.
         policy: Whose rules decide. Only `paddle` has levels OD and O2. `paddle` (default): Paddle's lists and levels;
             `torch`: PyTorch's autocast classes; `raf`: RAF's casting rules; `mxnet`: MXNet's conversion lists.
         preset: SambaNova's presets, instead of a policy and level. `mp0`: nothing (the files are copied); `mp1`: matrix
@@ -142,7 +142,7 @@ def transpile(
         ort: The ONNX Runtime that is to run the result, such as `1.20`: its kernels, opset and IR version count.
             Releases 1.17 to 1.31 are known. Default: the installed one.
         mismatch: The largest share of the integers, truth values or texts of an output that may differ, such as `0.001`
-            or `0.1%`. Default: none may wherever a tolerance applies, but for labels that fp32 itself decided by a
+            or `0.1%`. Default: none may wherever a tolerance applies, but for labels that float32 itself decided by a
             hair's breadth (at most 1% of them); elsewhere there is no limit.
         progress: Called with the name of a phase and the fraction of it that is done.
         state: Input -> the output that replaces it in the next run of a training step, for pairs that are not found.
@@ -178,8 +178,8 @@ def transpile(
         max_depth_of_reduction: Keep a node in float32 if it sums more than N terms into one number: the inner dimension
             of a matrix product, input channels times kernel of a convolution, the elements that a ReduceSum adds.
             Default: no such threshold.
-        metric: Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a list
-            with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the better.
+        metric: Your own measure, with `metric_bound`: a function of the outputs of float32 and of the result, each a
+            list with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the better.
             Level auto finds the best conversion for which it is at most the bound, and no other tolerance holds unless
             one is given.
         metric_bound: The largest value of `metric` that is accepted.

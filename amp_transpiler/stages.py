@@ -313,7 +313,7 @@ def _offer(attentions: int) -> str:
 
 
 def decide_and_compare(job: Job) -> None:
-    """Decide, rewrite, and compare with fp32, again and again if need be; without verification once, unseen."""
+    """Decide, rewrite, and compare with float32, again and again if need be; without verification once, unseen."""
     if job.plan.options.verify:
         job.prepared = job.program
         compared = _compared(job, job.program, job.reference, _source_beside_fused(job))

@@ -113,7 +113,7 @@ def relative(expected, found):
         return float((expected != found).any())
     expected, found = expected.astype(np.float64), found.astype(np.float64)
     finite = np.isfinite(expected)
-    assert np.isfinite(found[finite]).all(), "finite in fp32 but not in low precision"
+    assert np.isfinite(found[finite]).all(), "finite in float32 but not in low precision"
     assert np.array_equal(expected[~finite], found[~finite], equal_nan=True)
     norm = np.linalg.norm(expected[finite])
     difference = np.linalg.norm(found[finite] - expected[finite])

@@ -17,7 +17,7 @@ PHASES = (
     "optimize",
     "prepare",
     "check source",
-    "run fp32",
+    "run float32",
     "calibrate",
     "convert",
     "compare",

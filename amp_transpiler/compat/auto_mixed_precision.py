@@ -26,7 +26,7 @@ from amp_transpiler.errors import OptionError
 __all__ = ["Validate", "auto_convert_mixed_precision", "search_options"]
 
 Validate: TypeAlias = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], bool]
-"""Takes the outputs of fp32 and of the result, in the order of the graph, and says whether the result is good."""
+"""Takes the outputs of float32 and of the result, in the order of the graph, and says whether the result is good."""
 
 _GOOD = 1.0
 

@@ -76,7 +76,7 @@ def convert_float_to_float16(
     """Return the model in float16, as onnxconverter-common's and ONNX Runtime's functions of this name do.
 
     Every node becomes float16 except blocked ones and those without a float16 kernel. The result is checked: it loads,
-    runs, and has no infinity or NaN that fp32 has not. The model given is not changed.
+    runs, and has no infinity or NaN that float32 has not. The model given is not changed.
 
     Args:
         model: the model, or its path.
@@ -92,7 +92,7 @@ def convert_float_to_float16(
         force_fp16_initializers: store the initializers of blocked nodes as float16, too. They lose their precision.
         force_fp16_inputs: refused.
         use_bfloat16_as_blocked_nodes_dtype: blocked nodes are bfloat16 instead of float32, where they can be. The
-            result is then not compared with fp32; its types are checked.
+            result is then not compared with float32; its types are checked.
         use_symbolic_shape_infer: has no effect, likewise.
         options: options of `amp_transpiler.transpile`, such as `level="auto"`, `inputs="samples.npz"`,
             `tolerance="1%"`, `target="tensorrt"` or `verify=False`. The level is O2 by default.

@@ -60,7 +60,7 @@ _LISTS = {
 
 
 class AmpTranspile(Pass):  # type: ignore[misc]  # olive is not there for the type checker
-    """Converts an ONNX model to mixed precision, and checks the result against fp32."""
+    """Converts an ONNX model to mixed precision, and checks the result against float32."""
 
     _accepts_composite_model: ClassVar[bool] = False
 

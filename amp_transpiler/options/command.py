@@ -20,7 +20,7 @@ class CommandOptions:
         group="files",
         metavar="MODEL",
         parameter="src",
-        text="An fp32 ONNX file; a folder, for every `.onnx` file directly in it except results of former runs "
+        text="An float32 ONNX file; a folder, for every `.onnx` file directly in it except results of former runs "
         "(`*.fp16.onnx`, `*.bf16.onnx`, `*.fp32.onnx`), with `--recursive` for those in the folders inside it, too; or "
         "`-`, for standard input.",
         python="The model: a path, `onnx.ModelProto`, `onnx_ir.Model`, torch's `ONNXProgram` or a `Program`. It is "

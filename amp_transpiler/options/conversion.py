@@ -468,7 +468,7 @@ class ConversionOptions:
         metavar="M",
         read=mismatch,
         text="The largest share of the integers, truth values or texts of an output that may differ, such as `0.001` "
-        "or `0.1%`. Default: none may wherever a tolerance applies, but for labels that fp32 itself decided by a "
+        "or `0.1%`. Default: none may wherever a tolerance applies, but for labels that float32 itself decided by a "
         "hair's breadth (at most 1% of them); elsewhere there is no limit.",
         held_as=("number", "word", "limits"),
     )
@@ -477,10 +477,10 @@ class ConversionOptions:
         group="check",
         flags=("--metric",),
         metavar="FILE.py:FUNCTION",
-        text="Your own measure: a function of the outputs of fp32 and of the result, each a list with a dict (output "
-        "to array) for every sample; the less it returns, the better. Level auto finds the best conversion for "
+        text="Your own measure: a function of the outputs of float32 and of the result, each a list with a dict "
+        "(output to array) for every sample; the less it returns, the better. Level auto finds the best conversion for "
         "which it is at most `--metric-bound`, and no other tolerance holds unless one is given.",
-        python="Your own measure, with `metric_bound`: a function of the outputs of fp32 and of the result, each a "
+        python="Your own measure, with `metric_bound`: a function of the outputs of float32 and of the result, each a "
         "list with a dict (output to array) for every sample, or `FILE.py:FUNCTION`; the less it returns, the "
         "better. Level auto finds the best conversion for which it is at most the bound, and no other tolerance "
         "holds unless one is given.",
@@ -543,8 +543,8 @@ class ConversionOptions:
         flags=("--no-verify",),
         for_copies=True,
         text="Check only the types of every node's inputs. Skip onnx.checker, opening and running the result in ONNX "
-        "Runtime, and the comparison with fp32.",
-        python="Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the fp32 "
+        "Runtime, and the comparison with float32.",
+        python="Check the result with onnx.checker, open and run it in ONNX Runtime, and compare it with the float32 "
         "model. False: check only the types of every node's inputs.",
         held_as=("flag",),
         in_recipes=False,

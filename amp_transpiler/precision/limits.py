@@ -1,4 +1,4 @@
-"""How far a result may be from fp32, and how users write that."""
+"""How far a result may be from float32, and how users write that."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Policy:
         thresholds: magnitudes and sums from which nodes stay float32.
         low_parameters: parameters of a training program are stored low where every reader wants them low.
         search_runs: how many other conversions may be run for one that keeps the limits.
-        limits: how far the outputs may be from fp32.
+        limits: how far the outputs may be from float32.
         use_guard: if the program has any `fp16_guard` region, only nodes inside one may be low.
         included: some nodes are low by force (regions of the kind `include`).
         opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.

@@ -158,7 +158,7 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "mxnet-bias": "the bias of a matrix product is part of FullyConnected, on the target list",
             "mxnet-conditional": "conditional: {operator} with {attribute}={setting}",
             "mxnet-follows": "{operator} follows its inputs{why:()}: none is available in lower precision",
-            "mxnet-fp32": "{operator} is on the fp32 list{why:()}",
+            "mxnet-fp32": "{operator} is on the float32 list{why:()}",
             "mxnet-neutral": "neutral: '{input}' is available in lower precision",
             "mxnet-target": "{operator} is on the target list{why:()}",
             "mxnet-widest-high": "widest type: '{input}' is not available in lower precision",

@@ -1,4 +1,4 @@
-"""Records the difference between an output of the result and that of the fp32 program."""
+"""Records the difference between an output of the result and that of the float32 program."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ __all__ = ["OutputComparison"]
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class OutputComparison:
-    """The difference between an output of the emulated low program and that of the fp32 program, over all samples.
+    """The difference between an output of the emulated low program and that of the float32 program, over all samples.
 
     Attributes:
         name: the graph output.
-        dtype: its element type in the fp32 program.
+        dtype: its element type in the float32 program.
         shape: its shape in the first sample.
         max_abs: largest absolute difference, over the elements that are finite in both.
-        relative: the error that is judged, that of the worst part: the norm of its difference over its norm in fp32, a
-            fraction; 0 if both are zero. Parts are the whole, samples, and slices (docs/concepts/error.md).
+        relative: the error that is judged, that of the worst part: the norm of its difference over its norm in float32,
+            a fraction; 0 if both are zero. Parts are the whole, samples, and slices (docs/concepts/error.md).
         cosine: cosine of the angle between the two.
-        nonfinite_reference: elements that are NaN or infinite in fp32.
-        nonfinite: elements that are NaN or infinite in low precision where fp32 is finite.
+        nonfinite_reference: elements that are NaN or infinite in float32.
+        nonfinite: elements that are NaN or infinite in low precision where float32 is finite.
         mismatched: for integer, boolean and string outputs: elements that differ.
         samples: how many input samples were compared.
-        elements: how many elements were compared: all, but of floats only those that are finite in fp32.
-        structure_differs: it has another shape, length or kind of elements than in fp32.
-        excused: how many of the mismatched elements are labels that fp32 decided by a hair's breadth.
+        elements: how many elements were compared: all, but of floats only those that are finite in float32.
+        structure_differs: it has another shape, length or kind of elements than in float32.
+        excused: how many of the mismatched elements are labels that float32 decided by a hair's breadth.
         as_numbers: small integers that floats were rounded to: `relative` and `max_abs` are theirs, none counts as
             mismatched.
         top1: for scores of classes: share of the rows whose best class is the same; else None.
-        top5: share of the rows whose best class in fp32 is among the best five; None without scores of six classes.
+        top5: share of the rows whose best class in float32 is among the best five; None without scores of six classes.
         iou: for masks, maps of labels and boxes: intersection over union; else None.
         rare: for probabilities of classes: the error of the class with the largest one, however rare it is; else None.
         neighbours: for embeddings: share of the rows whose nearest row is the same; else None.
         part: which part has the error `relative`, in words; empty for the whole.
         whole: the error of the whole; None: it is `relative`.
-        of_spread: norm of the difference over that of the fp32 output without its mean; None if it does not vary.
+        of_spread: norm of the difference over that of the float32 output without its mean; None if it does not vary.
     """
 
     name: str
@@ -70,7 +70,7 @@ class OutputComparison:
 
     @property
     def of_all(self) -> float:
-        """The error of the whole: norm of the difference over norm of the fp32 output, all elements together."""
+        """The error of the whole: norm of the difference over norm of the float32 output, all elements together."""
         return self.relative if self.whole is None else self.whole
 
     @property

@@ -1,4 +1,4 @@
-"""Records a device's emulated arithmetic: how far outputs are from fp32 in several draws of noise."""
+"""Records a device's emulated arithmetic: how far outputs are from float32 in several draws of noise."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Optimization:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """Holds what runs of the result and of the fp32 model showed. See `Report` for each of them."""
+    """Holds what runs of the result and of the float32 model showed. See `Report` for each of them."""
 
     outputs: Mapping[str, OutputComparison] = dataclasses.field(default_factory=dict)
     repaired: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ def _differing(output: OutputComparison) -> str:
 
 def _nonfinite(output: OutputComparison) -> str:
     return (
-        f"{output.nonfinite} ({output.nonfinite_reference} in fp32)"
+        f"{output.nonfinite} ({output.nonfinite_reference} in float32)"
         if output.nonfinite_reference
         else str(output.nonfinite)
     )

@@ -42,7 +42,7 @@ def is_beyond_limit(report: ReportRecord) -> bool:
 
 
 def slower_words(report: ReportRecord) -> str:
-    """Return that the result is predicted slower than fp32, by how much, and from where on it pays; else nothing."""
+    """Return that the result is predicted slower than float32, by how much, and from where on it pays; else nothing."""
     before, after = report.predicted_ms
     if not report.slower or before is None or after is None:
         return ""

@@ -20,7 +20,7 @@ class DeviceMeasurement:
         runtime: the version of ONNX Runtime.
         runs: the runs of each session, on a sample each.
         sessions: the sessions that ran: `amp.Session`, ONNX Runtime's default session.
-        outputs: graph output -> its comparison with fp32 in the run with the largest error.
+        outputs: graph output -> its comparison with float32 in the run with the largest error.
         emulated: graph output -> the relative error of the emulation on the sample of that run.
         contradictions: a sentence for each output whose error the emulation does not explain.
     """

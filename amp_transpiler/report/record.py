@@ -38,7 +38,7 @@ NOTICEABLE = 0.01
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class DecisionRow:
-    """The precision of one node of the fp32 program.
+    """The precision of one node of the float32 program.
 
     Attributes:
         name: the node's name.
@@ -110,7 +110,7 @@ class PredictedTimes:
     """The predicted time of one run.
 
     Attributes:
-        fp32: milliseconds of the source in float32; None: not known.
+        float32: milliseconds of the source in float32; None: not known.
         result: milliseconds of the result; None: not known.
         pays_from: see `ReportRecord.pays_from`.
         basis: whose prices these are, and the share of the result's time that no measured price covers, in words.

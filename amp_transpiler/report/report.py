@@ -28,7 +28,7 @@ class Report(ReportRecord):
         program: the converted program.
         graphs: where the program is gone, since another process converted it: its graph and each body, without
             weights, for a picture: pairs of a path and an `Outline`.
-        decisions: one row a node of the fp32 program (functions inlined).
+        decisions: one row a node of the float32 program (functions inlined).
         nodes: number of decided nodes, `len(decisions)`.
         low_nodes, high_nodes: how many of them run in the low format and in float32.
         kept_float32: a low format was asked for, and level auto has left the whole model in float32.
@@ -45,8 +45,8 @@ class Report(ReportRecord):
         file_bytes: bytes of the files on disk before and after, external data included; None if not on disk.
         missing_kernels: operator -> number of nodes that stay float32 because the target has no low kernel.
         states: of a training step: each state, its role, why it is one, and its master.
-        steps: of a training step: how far its states came in several steps, in fp32 and in the result; None if none was
-            found, or nothing was compared.
+        steps: of a training step: how far its states came in several steps, in float32 and in the result; None if none
+            was found, or nothing was compared.
         outputs: graph output -> comparison; empty if nothing was compared.
         gains: level of the given signals and pictures, such as `at a tenth` -> the largest error of an output there;
             `outputs` and `draws` are those of the worst one. Empty where no other level ran.

@@ -1,4 +1,4 @@
-"""Records the ways of a training step's states over several steps, in fp32 and in the converted program."""
+"""Records the ways of a training step's states over several steps, in float32 and in the converted program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StateWay:
     Attributes:
         name: the state's input.
         role: `parameter`, `moment`, `statistic` or `counter`.
-        way: norm of its change in fp32.
+        way: norm of its change in float32.
         low_way: norm of its change in the converted program; of its master's, if it has one.
         relative: norm of the difference of both changes over `way`, a fraction; 0 if neither moved, infinite if only
             the converted program's did or became NaN or infinite.
@@ -42,7 +42,7 @@ class StateWay:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepsComparison:
-    """Compares a training step that ran for several steps in fp32 and in the converted program, its states fed back.
+    """Compares a training step that ran for several steps in float32 and in the converted program, its states fed back.
 
     Attributes:
         steps: how many steps were run.

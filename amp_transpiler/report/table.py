@@ -276,7 +276,7 @@ class _Outputs:
 
 
 def benchmark_table(result: BenchmarkResult, dtype: str) -> RenderableType:
-    """Return latency, throughput and peak memory of the fp32 and the low program, for `rich` to print.
+    """Return latency, throughput and peak memory of the float32 and the low program, for `rich` to print.
 
     Args:
         result: the measurements.

@@ -36,17 +36,17 @@ class Verdict(enum.StrEnum):
 
 SENTENCES: Mapping[Verdict, str] = types.MappingProxyType(
     {
-        Verdict.VERIFIED: "Every output was compared with fp32 on data that you gave, and is within its limit.",
+        Verdict.VERIFIED: "Every output was compared with float32 on data that you gave, and is within its limit.",
         Verdict.ESTIMATED: "As verified, but emulated, and part of the arithmetic that was emulated was never measured "
         "on a device: the verdict names whose.",
         Verdict.PLAUSIBLE: "The outputs are within their limits, but the data was made up, or some outputs, which are "
         "named, could not be judged.",
-        Verdict.COMPARED: "The outputs were compared with fp32, but at least one has no limit: a warning tells what "
+        Verdict.COMPARED: "The outputs were compared with float32, but at least one has no limit: a warning tells what "
         "differs much.",
         Verdict.STRUCTURE_ONLY: "The file is sound, but no output could be run or judged; the reason follows.",
         Verdict.NOT_CHECKED: "Nothing was checked: it was switched off, or the result is a copy of the source.",
         Verdict.FAILED: "The result is invalid, does not run, has values that became non-finite or outputs of another "
-        "shape, is beyond a limit, or goes another way than fp32 in training; nothing is written.",
+        "shape, is beyond a limit, or goes another way than float32 in training; nothing is written.",
     }
 )
 """The meaning of each word, for the documentation (`docs/verdicts.md`)."""

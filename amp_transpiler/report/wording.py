@@ -99,13 +99,15 @@ def target_words(report: ReportRecord) -> str:
 
 
 def training_words(steps: StepsComparison) -> str:
-    """Return how a training step fared, in a line: `50 steps; furthest off is parameter 'w': 0.3% of fp32's way`."""
+    """Return how a training step fared, in a line: `50 steps; furthest off is parameter 'w': 0.3% of float32's way`."""
     if not steps.states:
         return f"not judged: {steps.reason}"
     worst = steps.worst
     if worst is None or not steps.judged:
-        return f"{steps.steps} steps; only rounding decides where the states go, in fp32, too"
-    return f"{steps.steps} steps; furthest off is {worst.role} '{worst.name}': {percent(worst.relative)} of fp32's way"
+        return f"{steps.steps} steps; only rounding decides where the states go, in float32, too"
+    return (
+        f"{steps.steps} steps; furthest off is {worst.role} '{worst.name}': {percent(worst.relative)} of float32's way"
+    )
 
 
 def state_lines(states: Sequence[State]) -> list[str]:

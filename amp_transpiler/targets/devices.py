@@ -84,7 +84,7 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
     {
         device.name: device
         for device in (
-            #       name        GB/s  GB  fp32   TF32   fp16   bf16  TFLOP/s
+            #       name        GB/s  GB  float32   TF32   fp16   bf16  TFLOP/s
             _device("H100", 3350, 80, 66.9, 494.7, 989.4, 989.4),
             _device("H200", 4800, 141, 66.9, 494.7, 989.4, 989.4),
             _device("A100", 2039, 80, 19.5, 156, 312, 312),

@@ -1,4 +1,4 @@
-"""Verification of a converted program: its structure, inputs to run it on, and its error against the fp32 program."""
+"""Verification of a converted program: its structure, inputs to run it on, its error against the float32 program."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Runs the fp32 program and the emulated low one on the same inputs, given or made up, and compares their outputs."""
+"""Runs the float32 program and the emulated low one on the same inputs, given or made up; compares their outputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 _FURTHER_RUNS = 3  # of a program with random operators, after the two in one session and the two in new ones
 _PRACTICALLY_ZERO = 2.0**-14  # float16's smallest normal number
-_COPIES = 5  # opening a session holds weights about twice, for the fp32 and for the emulated program
+_COPIES = 5  # opening a session holds weights about twice, for the float32 and for the emulated program
 
 
 class CannotCompare(Exception):
@@ -62,10 +62,10 @@ class CannotCompare(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """The fp32 program's inputs and outputs.
+    """The float32 program's inputs and outputs.
 
     Attributes:
-        program: the fp32 program.
+        program: the float32 program.
         samples: input name -> array, one dict per sample.
         outputs: output name -> array, one dict per sample.
         given: the inputs are the user's, not made up.
@@ -77,7 +77,7 @@ class Reference:
     samples: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     given: bool
-    name: str = "fp32"
+    name: str = "float32"
     unsteady: Mapping[str, str] = dataclasses.field(default_factory=dict)
     _fetched: dict[tuple[str, ...], list[dict[str, Any]]] = dataclasses.field(default_factory=dict, repr=False)
     _added: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -161,7 +161,7 @@ class Reference:
         limits: Limits,
         kinds: Mapping[str, OutputKind] | None = None,
     ) -> dict[str, OutputComparison]:
-        """Compare the outputs of another program; labels that fp32 decided by a hair's breadth are excused.
+        """Compare the outputs of another program; labels that float32 decided by a hair's breadth are excused.
 
         Args:
             results: output name -> array, one mapping per sample.
@@ -221,7 +221,7 @@ def make_reference(
     *,
     further: int = 0,
 ) -> Reference:
-    """Run the fp32 program on `inputs`, or on inputs made up for it.
+    """Run the float32 program on `inputs`, or on inputs made up for it.
 
     Args:
         source: the program as the user gave it.
@@ -246,7 +246,7 @@ def make_reference(
                 samples.append(sample if is_in_memory else sample_spill.kept(sample))
             repeated = differing(outputs[0], named_outputs(session, samples[0]))
         except RUN_ERRORS as error:
-            message = f"the fp32 model fails on the given inputs: {error_text(error, limit=180)}"
+            message = f"the float32 model fails on the given inputs: {error_text(error, limit=180)}"
             raise InputError(f"{message}; supply inputs that it accepts") from error
     random = random_upstream(program.model)
     if random:
@@ -297,7 +297,7 @@ def _decided_by_rounding(
 
 def _why_unsteady(random: Sequence[ir.Node]) -> str:
     if not random:
-        return "two runs in fp32 differ"
+        return "two runs in float32 differ"
     return f"random: {random[0].op_type} '{random[0].name or random[0].outputs[0].name}'"
 
 
@@ -427,7 +427,7 @@ def _open(source: Program, fallback: Program) -> Iterator[tuple[Program, RemoteS
             try:
                 opened = fallback, stack.enter_context(open_program(fallback, emulate=False))
             except RUN_ERRORS:
-                raise CannotCompare(f"the fp32 model does not load in ONNX Runtime on the CPU: {first}") from error
+                raise CannotCompare(f"the float32 model does not load in ONNX Runtime on the CPU: {first}") from error
         yield opened
 
 

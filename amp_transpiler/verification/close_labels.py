@@ -1,7 +1,7 @@
-"""Excuses labels that fp32 itself decided by a hair's breadth: where such a label differs, the result is not wrong.
+"""Excuses labels that float32 itself decided by a hair's breadth: where such a label differs, the result is not wrong.
 
-A label is excused if the two scores that it and fp32's label have in fp32 lie closer together than the tolerance of the
-output times the spread (largest minus smallest) of their row, and at most one label of an output in a hundred.
+A label is excused if the two scores that it and float32's label have in float32 lie closer together than the tolerance
+of the output times the spread (largest minus smallest) of their row, and at most one label of an output in a hundred.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LabelSource", "Watch", "label_source"]
 _ONE_IN = 100  # labels may be excused
 
 Fetch = Callable[[Sequence[str]], list[dict[str, Any]]]
-"""Returns fp32 values by name, one dict per sample; values that it cannot get are missing."""
+"""Returns float32 values by name, one dict per sample; values that it cannot get are missing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Watch:
     """Looks at the labels of results that pass by, and keeps those that differ.
 
     Args:
-        graph: the graph of the fp32 program.
+        graph: the graph of the float32 program.
         outputs: its outputs, one dict per sample.
         limits: whose tolerances count; without one nothing is excused.
     """
@@ -106,7 +106,7 @@ class Watch:
 
         Args:
             rows: output name -> comparison.
-            fetch: gets fp32's scores; only asked where labels differ.
+            fetch: gets float32's scores; only asked where labels differ.
         """
         comparisons = dict(rows)
         for name, samples in self._differing.items():
@@ -128,7 +128,7 @@ def _are_labels(array: Any) -> TypeGuard[np.ndarray]:
 def _close_calls(
     source: LabelSource, values: Mapping[str, Any], wanted: np.ndarray, got: np.ndarray, tolerance: float
 ) -> int:
-    """Return how many of the differing labels fp32 decided by less than the tolerance."""
+    """Return how many of the differing labels float32 decided by less than the tolerance."""
     if any(name not in values for name in source.names()):
         return 0
     assert source.scores is not None

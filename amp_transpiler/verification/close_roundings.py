@@ -40,7 +40,7 @@ def close_roundings(prepared: Program, low: Program, reference: Reference) -> It
     """Yield a sentence for each output of whole numbers that like inputs would change.
 
     Args:
-        prepared: the fp32 program, whose nodes have the names of the converted one's; not changed.
+        prepared: the float32 program, whose nodes have the names of the converted one's; not changed.
         low: the converted program; not changed.
         reference: the samples.
     """
@@ -77,14 +77,14 @@ def close_roundings(prepared: Program, low: Program, reference: Reference) -> It
     for words, outputs in outputs_of.items():
         many = len(outputs) > 1
         named = f"{'outputs' if many else 'output'} {first_few(quoted(outputs))} {'are' if many else 'is'}"
-        yield f"{named} whole numbers that {words} would give others than in fp32"
+        yield f"{named} whole numbers that {words} would give others than in float32"
 
 
 def share_that_differs(samples: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]) -> float:
     """Return the share of like inputs whose rounded numbers differ somewhere.
 
     Args:
-        samples: of each, the pairs of what is rounded, in fp32 and in the result.
+        samples: of each, the pairs of what is rounded, in float32 and in the result.
     """
     shares = []
     for pairs in samples:

@@ -1,4 +1,4 @@
-"""The conversions of one program: each made as a policy says, run emulated, and compared with fp32."""
+"""The conversions of one program: each made as a policy says, run emulated, and compared with float32."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Conversions:
-    """The conversions of one program, each compared with fp32.
+    """The conversions of one program, each compared with float32.
 
     Attributes:
         prepared: the program; it is not changed.
@@ -268,7 +268,7 @@ class Conversions:
         return self.at(self.reference.beside(self.gains.references()[measured.worst]))
 
     def judge(self, limits: Limits, *, is_float32: bool) -> Judge:
-        """Return what judges a conversion: by the device's arithmetic, unless fp32 itself would be judged."""
+        """Return what judges a conversion: by the device's arithmetic, unless float32 itself would be judged."""
         plain = Judge(self.reference, limits, self.metric, None if is_float32 else self.arithmetic)
         return dataclasses.replace(plain, in_tf32=lambda: self._source_rows(plain))
 

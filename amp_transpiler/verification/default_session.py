@@ -86,7 +86,7 @@ class DefaultSession:
     def compared(
         self, outputs: list[dict[str, object]], reference: Reference, limits: Limits
     ) -> dict[str, OutputComparison]:
-        """Compare outputs with fp32, but for those beyond a limit of which the source itself is about as far off."""
+        """Compare outputs with float32, but for those beyond a limit of which the source itself is about as far off."""
         rows = reference.compare_results(outputs, limits)
         failing = failing_outputs(rows.values(), reference, limits)
         if not failing:
@@ -104,7 +104,7 @@ class DefaultSession:
 
 
 def _is_of_source(row: OutputComparison, source: Mapping[str, OutputComparison] | None) -> bool:
-    """Whether the source is about as far from fp32 as a conversion, by its own outputs in the same session."""
+    """Whether the source is about as far from float32 as a conversion, by its own outputs in the same session."""
     if source is None or row.name not in source:
         return True
     exact = source[row.name]
@@ -129,7 +129,7 @@ def open_as_users_do(
         path: the written file.
         program: the program that it holds.
         source: the program as the user gave it; a fault that it has, too, is its own.
-        reference: samples to run on, and the fp32 outputs; None to open it only.
+        reference: samples to run on, and the float32 outputs; None to open it only.
         limits: of the outputs.
     """
     needed, free = _COPIES * sum(tensor_bytes(program.model)), available_memory()
@@ -156,7 +156,7 @@ def _opened(path: pathlib.Path, reference: Reference | None, limits: Limits, by_
     except InputError as error:  # a type that ONNX Runtime's Python bindings cannot pass
         return Opened("unknown", str(error))
     if reference is not None and (failing := _failing(reference, outputs, limits)):
-        fault = f"{SESSION} computes something else than fp32: {fault_of(worst(failing), limits)}"
+        fault = f"{SESSION} computes something else than float32: {fault_of(worst(failing), limits)}"
         still_failing = failing_outputs(by_default.compared(outputs, reference, limits).values(), reference, limits)
         return Opened("fault", f"{fault}. {_REMEDY}") if still_failing else Opened("source", fault)
     return Opened("good")

@@ -1,4 +1,4 @@
-"""Checks the written file on a device: opens it as users do, runs it three times, judges it against fp32 and emulation.
+"""Checks the written file on a device: opens it as users do, runs it three times, judges it by float32 and emulation.
 
 An option of a session can spoil only later runs: `fuse_conv_bias` did, from the second run on. So each session runs
 on three samples, and each run is judged by itself.
@@ -83,7 +83,7 @@ class DeviceOutcome:
         sessions: those that ran well.
         faults: what is wrong with the others.
         skipped: session -> why nothing can be said of it.
-        outputs: graph output -> its comparison with fp32, of the run with the largest error on the samples that the
+        outputs: graph output -> its comparison with float32, of the run with the largest error on the samples that the
             verdict is about.
         emulated: graph output -> the relative error of the emulation on that sample.
         contradictions: a sentence for each output whose error the emulation does not explain.
@@ -103,9 +103,9 @@ class _Run:
 
     Attributes:
         number: from 1.
-        expected: the fp32 outputs of its sample, as a reference of one sample.
+        expected: the float32 outputs of its sample, as a reference of one sample.
         sample: the inputs.
-        emulated: output -> the comparison of the emulation with fp32; empty where that did not run.
+        emulated: output -> the comparison of the emulation with float32; empty where that did not run.
         counts: the verdict is about its sample; else it is a reordered one.
     """
 
@@ -132,7 +132,7 @@ def check_on_device(
         path: the written file.
         program: the program that it holds.
         source: the program as the user gave it; a fault that it has on the device, too, is its own.
-        reference: samples, and the fp32 outputs; None to open the file only.
+        reference: samples, and the float32 outputs; None to open the file only.
         limits: of the outputs.
         dtype: the low format.
         place: the device, such as `CUDA:0`.
@@ -187,7 +187,7 @@ def _opened(path: pathlib.Path, place: str, form: Form) -> Iterator[RunsSamples]
 
 
 def _runs(program: Program, reference: Reference, limits: Limits) -> list[_Run]:
-    """Return the runs: each sample with what fp32 and the emulation make of it."""
+    """Return the runs: each sample with what float32 and the emulation make of it."""
     sampled = for_runs(reference)
     singles = [
         dataclasses.replace(sampled, samples=[sample], outputs=[outputs], _fetched={})
@@ -202,7 +202,7 @@ def _runs(program: Program, reference: Reference, limits: Limits) -> list[_Run]:
                 sample = {**added, **single.samples[0]}
                 emulated[number] = single.compare_results([_run(session, sample)], limits)
     except RUN_ERRORS as error:
-        logger.info("the emulation does not run, so the device is compared with fp32 only: %s", error_text(error))
+        logger.info("the emulation does not run, so the device is compared with float32 only: %s", error_text(error))
     known = len(reference.samples)
     return [
         _Run(number, single, {**added, **single.samples[0]}, rows, counts=number <= known)
@@ -244,7 +244,7 @@ def _fault(run: _Run, rows: Mapping[str, OutputComparison], limits: Limits, dtyp
 
 
 def is_contradicted(row: OutputComparison, emulated: Mapping[str, OutputComparison], dtype: str) -> bool:
-    """Whether an output is further from fp32 than its emulation explains.
+    """Whether an output is further from float32 than its emulation explains.
 
     Args:
         row: the output on the device.
@@ -263,13 +263,13 @@ def _contradictions(run: _Run, rows: Mapping[str, OutputComparison], dtype: str)
     for name, row in rows.items():
         if name not in run.expected.unsteady and is_contradicted(row, run.emulated, dtype):
             emulated = run.emulated[name].relative
-            yield f"output '{name}' differs from fp32 by {percent(row.relative)}, emulated by {percent(emulated)}"
+            yield f"output '{name}' differs from float32 by {percent(row.relative)}, emulated by {percent(emulated)}"
 
 
 def _worst_rows(
     judged: Sequence[tuple[_Run, Mapping[str, OutputComparison]]],
 ) -> dict[str, tuple[_Run, OutputComparison]]:
-    """Return, for each output, the run on the verdict's samples in which it is furthest from fp32."""
+    """Return, for each output, the run on the verdict's samples in which it is furthest from float32."""
     furthest: dict[str, tuple[_Run, OutputComparison]] = {}
     for run, rows in judged:
         for name, row in rows.items() if run.counts else ():

@@ -66,7 +66,7 @@ class DeviceRuns:
     Args:
         session: the rewritten program, emulated.
         simulation: how it was rewritten; its program is emulated.
-        reference: the samples, and what fp32 makes of them.
+        reference: the samples, and what float32 makes of them.
         limits: by which close labels are excused.
         kinds: how outputs are to be read.
     """
@@ -135,7 +135,7 @@ def open_device_runs(
     """Open a converted program on an emulated device.
 
     Args:
-        reference: the samples, and what fp32 makes of them.
+        reference: the samples, and what float32 makes of them.
         low: the converted program; not changed.
         arithmetic: the device's.
         limits: by which close labels are excused.

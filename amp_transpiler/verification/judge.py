@@ -154,7 +154,7 @@ class Judge:
         """Return the errors in TF32 of the outputs, and of the source's, if only TF32 is to blame for what is beyond.
 
         A device computes float32 products in TF32 unless a session sets it otherwise. Where just that takes the source
-        itself about as far from fp32, limits are held against runs whose float32 is exact, and both are said.
+        itself about as far from float32, limits are held against runs whose float32 is exact, and both are said.
 
         Returns:
             None where the limits hold in TF32, too, or where the conversion is to blame.
@@ -180,7 +180,7 @@ class Judge:
         return rows, self._metric_of(results)
 
     def turn(self, runs: DeviceRuns, turn: int) -> Compared:
-        """Return the outputs of a turn, compared with fp32."""
+        """Return the outputs of a turn, compared with float32."""
         results, keep = self._result_list()
         rows = runs.compared(turn, keep)
         return rows, self._metric_of(results)

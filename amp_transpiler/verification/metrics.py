@@ -2,11 +2,11 @@
 
 | reading (`output_kind.py`) | top-1 | top-5 | IoU |
 |---|---|---|---|
-| scores | best class the same, share of the rows | fp32's best class among the best five; from six classes on | - |
+| scores | best class the same, share of the rows | float32's best class among the best five; from six classes on | - |
 | class map | best class the same, share of the pixels | - | of the best classes |
 | mask | - | - | of what is true, or at least 0.5 |
 | label map | - | - | of the labels |
-| boxes | - | - | of each box with itself in fp32, their mean |
+| boxes | - | - | of each box with itself in float32, their mean |
 | numbers | - | - | - |
 
 For probabilities, the error of the class with the largest one is reported, however rare that class is; for embeddings,
@@ -14,7 +14,7 @@ the share of the rows whose nearest row, by the cosine, is the same.
 
 Intersection over union is that over all samples; of several labels, the mean over those that occur on either side; of
 two empty masks 1. Of equal scores the one with the lower index is the better, as ArgMax decides. Rows and elements that
-are NaN in fp32 are left out; where only the result is NaN, the two differ.
+are NaN in float32 are left out; where only the result is NaN, the two differ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 r"""Defines the error of a float output: that of its worst part, since a norm over everything hides what users read.
 
-For an output x in fp32 and y in the result, the error of a part P, a set of elements, is
+For an output x in float32 and y in the result, the error of a part P, a set of elements, is
 
     error(P) = norm of (y - x) over P / norm of x over P
 
@@ -108,7 +108,7 @@ class PartErrors:
         self._others = _Sums.none(1)
 
     def add(self, arrays: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Add a sample: pairs of float arrays of one shape each, in fp32 and of the result."""
+        """Add a sample: pairs of float arrays of one shape each, in float32 and of the result."""
         self._samples += 1
         for item, (reference, result) in enumerate(arrays):
             largest = _largest(reference)
@@ -171,7 +171,7 @@ def part_weights(reference: np.ndarray) -> np.ndarray | None:
     so that slices of equal norms count as the whole does.
 
     Args:
-        reference: the output in fp32.
+        reference: the output in float32.
 
     Returns:
         Weights in the output's shape, float32, finite elements only; None for the same weight everywhere.
@@ -222,7 +222,7 @@ def _extreme_from(array: np.ndarray, largest: float) -> float | None:
     """Return the magnitude from which values are the extreme one, be they few or many; None if there is none.
 
     Args:
-        array: the output in fp32.
+        array: the output in float32.
         largest: its largest magnitude.
     """
     if largest < _LEAST_EXTREME:
@@ -244,7 +244,7 @@ def _sums(reference: np.ndarray, result: np.ndarray, axis: int | None, below: fl
     """Return the sums over the slices of an axis; of None, over the whole.
 
     Args:
-        reference: in fp32.
+        reference: in float32.
         result: of the same shape.
         axis: whose slices are summed separately.
         below: only magnitudes below this count; None: all that are finite.

@@ -331,7 +331,7 @@ def settled(kind: OutputKind | None, array: np.ndarray) -> OutputKind:
 
     Args:
         kind: what the graph says, None if nothing.
-        array: the output of the fp32 program in one sample.
+        array: the output of the float32 program in one sample.
     """
     letter = "f" if "float" in array.dtype.name else array.dtype.kind
     if letter == "b":

@@ -19,7 +19,7 @@ class RareClasses:
     """The errors of the classes, each over the norm of its own probabilities."""
 
     def __init__(self) -> None:
-        self._sums: np.ndarray | None = None  # squares of differences, of fp32, and the largest; a column a class
+        self._sums: np.ndarray | None = None  # squares of differences, of float32, and the largest; a column a class
         self._are_probabilities = True
 
     def add(self, reference: np.ndarray, result: np.ndarray) -> None:
@@ -49,7 +49,7 @@ class RareClasses:
 
 
 class BoxOverlap:
-    """The mean of intersection over union of each box with itself in fp32; boxes without an area are left out."""
+    """The mean of intersection over union of each box with itself in float32; boxes without an area are left out."""
 
     def __init__(self) -> None:
         self._sum, self._boxes = 0.0, 0

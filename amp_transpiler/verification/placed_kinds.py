@@ -118,7 +118,7 @@ def by_data(kind: OutputKind, array: np.ndarray) -> OutputKind:
 
     Args:
         kind: what the graph says.
-        array: the fp32 program's, floats.
+        array: the float32 program's, floats.
     """
     if kind.reading == "boxes":
         return kind if _are_boxes(kind, array) else NUMBERS

@@ -1,4 +1,4 @@
-"""Finds outputs that differ from one run of the fp32 program to the next: no comparison says anything about them."""
+"""Finds outputs that differ from one run of the float32 program to the next: no comparison says anything about them."""
 
 from __future__ import annotations
 

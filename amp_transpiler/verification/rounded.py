@@ -59,14 +59,14 @@ class RoundedOutputs:
 
     Args:
         names: those outputs.
-        outputs: the fp32 program's outputs, one dict per sample.
+        outputs: the float32 program's outputs, one dict per sample.
         limits: with a share of the user's own (`mismatch`) integers are counted, and nothing is measured.
     """
 
     def __init__(self, names: Sequence[str], outputs: Sequence[Mapping[str, Any]], limits: Limits) -> None:
         self._outputs = outputs
         measured = names if limits.mismatch is None else ()
-        self._sums = {name: [0.0, 0.0, 0.0] for name in measured}  # squares of differences, of fp32; the largest
+        self._sums = {name: [0.0, 0.0, 0.0] for name in measured}  # squares of differences, of float32; the largest
 
     def watched(self, results: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Yield the results as they are."""

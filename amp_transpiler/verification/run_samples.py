@@ -26,9 +26,9 @@ _REFUSALS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 
 
 def for_runs(reference: Reference, runs: int = RUNS) -> Reference:
-    """Return a reference with one sample for each run, and the fp32 outputs of all of them.
+    """Return a reference with one sample for each run, and the float32 outputs of all of them.
 
-    Further samples are the first one reordered. Where the fp32 program refuses them, the first sample runs again.
+    Further samples are the first one reordered. Where the float32 program refuses them, the first sample runs again.
 
     Args:
         reference: the samples and outputs that are known.
@@ -46,10 +46,10 @@ def for_runs(reference: Reference, runs: int = RUNS) -> Reference:
 
 
 def _fp32_outputs(reference: Reference, samples: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return what fp32 computes for samples; None if it refuses one."""
+    """Return what float32 computes for samples; None if it refuses one."""
     try:
         with open_source(reference.program) as session:
             return [named_outputs(session, sample) for sample in samples]
     except _REFUSALS as error:
-        logger.info("the fp32 program refuses a reordered sample, so the first one runs again: %s", error)
+        logger.info("the float32 program refuses a reordered sample, so the first one runs again: %s", error)
         return None

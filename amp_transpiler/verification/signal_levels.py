@@ -60,7 +60,7 @@ class JudgedAtGains:
 
 
 class Gains:
-    """The samples of a reference at other levels; each is run in fp32 when it is first asked for.
+    """The samples of a reference at other levels; each is run in float32 when it is first asked for.
 
     Args:
         reference: the samples as they were given.
@@ -72,7 +72,7 @@ class Gains:
         self._known: dict[str, Reference] | None = None
 
     def references(self) -> Mapping[str, Reference]:
-        """Return what fp32 computes at each level, in words; none where no input is a signal or a picture."""
+        """Return what float32 computes at each level, in words; none where no input is a signal or a picture."""
         if self._known is None:
             self._known = dict(self._run()) if self._inputs else {}
         return self._known
@@ -125,7 +125,7 @@ class Gains:
                     try:
                         outputs = [output_spill.kept(named_outputs(session, sample)) for sample in samples]
                     except RUN_ERRORS as error:
-                        logger.info("fp32 does not run on the samples %s: %s", words, error)
+                        logger.info("float32 does not run on the samples %s: %s", words, error)
                         continue
                     if all(map(_is_like, outputs, reference.outputs)):
                         yield words, reference.with_samples(samples, outputs, _silent(outputs))

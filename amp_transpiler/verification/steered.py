@@ -33,7 +33,7 @@ def steered_samples(
     """Yield samples that take branches which no sample before takes: truth values and numbers that steer are changed.
 
     Args:
-        program: the fp32 program; not changed.
+        program: the float32 program; not changed.
         samples: made-up inputs that it accepts.
         accepts: whether a sample runs, and its outputs can be compared.
     """

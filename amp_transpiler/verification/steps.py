@@ -1,7 +1,7 @@
 """Checks a training step over several steps: a wrong update is small in one step, and all that is learnt in many.
 
-The fp32 program and the emulated converted one each start from the same states, take the same samples, and read in each
-step the states that they made in the one before. A state's way is its change since the start.
+The float32 program and the emulated converted one each start from the same states, take the same samples, and read in
+each step the states that they made in the one before. A state's way is its change since the start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AT_MOST = 1.5  # times what could be expected
 _STOPS = 0.5  # a state that goes less than this part of its way has stopped
 _COPIES = 8  # of all states: at the start and now, of both programs, on this side of the pipe and on the other
 _NEVER = 0.5  # of its way: further off is a fault, whatever could be expected
-_STILL = 2.0**-22  # of its norm: a state that moves less than this in fp32 does not move; its last bits do
+_STILL = 2.0**-22  # of its norm: a state that moves less than this in float32 does not move; its last bits do
 
 Arrays = dict[str, Any]
 
@@ -50,16 +50,16 @@ def compare_steps(
     reference: Reference,
     exact: Callable[[], Program | None] = lambda: None,
 ) -> StepsComparison:
-    """Run the fp32 program and the converted one for up to `STEPS` steps, and compare the ways of their states.
+    """Run the float32 program and the converted one for up to `STEPS` steps, and compare the ways of their states.
 
     A state may be `ALLOWED` of its way off. It may be further off if that is the rounding of the forward and backward
     pass, with which no update however exact would do better; but it must not stop. A state whose way rounding decides
-    in fp32 itself, such as a bias before a normalisation, is not judged.
+    in float32 itself, such as a bias before a normalisation, is not judged.
 
     Args:
         program: the converted program; it runs emulated.
         step: its states.
-        reference: the fp32 program, and the samples, which hold the states' first values.
+        reference: the float32 program, and the samples, which hold the states' first values.
         exact: makes the same program with an update in float32 throughout; None if it is that already.
     """
     if reason := _why_not(step, reference):
@@ -74,7 +74,7 @@ def compare_steps(
                 steps = _take(runs, STEPS, deadline - (1 - _SHARE) * _SECONDS)
             ways = _ways(step, *runs)
             if ways is None:
-                return StepsComparison(steps, reason=f"fp32 itself is not finite after {steps} steps")
+                return StepsComparison(steps, reason=f"float32 itself is not finite after {steps} steps")
             if not ways:
                 return StepsComparison(steps, reason="the model's states have no first values")
             if any(way.fails for way in ways.values()):
@@ -90,7 +90,7 @@ def _why_not(step: TrainingStep, reference: Reference) -> str:
     outputs = {state.output for state in step.states}
     random = [name for name, why in reference.unsteady.items() if name in outputs and why != DECIDED]
     if random:
-        return f"'{random[0]}' is not the same in two runs of fp32 ({reference.unsteady[random[0]]})"
+        return f"'{random[0]}' is not the same in two runs of float32 ({reference.unsteady[random[0]]})"
     values = (reference.samples[0].get(state.input) for state in step.states)
     needed = _COPIES * sum(value.nbytes for value in values if isinstance(value, np.ndarray))
     free = available_memory()
@@ -153,7 +153,7 @@ def _take(runs: Sequence[_Run], most: int, deadline: float) -> int:
 
 
 def _ways(step: TrainingStep, fp32: _Run, low: _Run) -> dict[str, StateWay] | None:
-    """Return the ways of the states that both programs have; None if fp32 is not finite."""
+    """Return the ways of the states that both programs have; None if float32 is not finite."""
     ways = {}
     for state in step.states:
         if state.role == "counter" and step.loss_scale:
@@ -213,7 +213,7 @@ class _Expected:
         return _ways(self.step, self.fp32, run) or {}
 
     def undecided(self, session: RemoteSession) -> set[str]:
-        """Return the states that go another way in fp32 if numbers change in their last places; none without time.
+        """Return the states that go another way in float32 if numbers change in their last places; none without time.
 
         It is parameters and floating-point samples that change, up or down.
         """
@@ -230,7 +230,7 @@ def _allowed(way: StateWay, best: StateWay | None) -> StateWay:
     """Allow a state what the best conversion has; but one that stopped stays a fault.
 
     There is an end to what a parameter may be off. A moment is made of the last few gradients, which are noise once the
-    loss is small: where the best conversion loses its direction, that of no conversion is judged. A state that fp32
+    loss is small: where the best conversion loses its direction, that of no conversion is judged. A state that float32
     leaves where it is, such as a bias in front of a normalisation, may move as far as the best conversion moves it.
     """
     if best is not None and not way.way and way.low_way <= _AT_MOST * best.low_way:

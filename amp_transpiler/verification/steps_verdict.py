@@ -49,18 +49,18 @@ def judge_steps(task: Task, judged: Judgement, steps: StepsComparison, *, fails:
 def _measured(steps: StepsComparison) -> str:
     worst = steps.worst
     if worst is None or not steps.judged:
-        return "are decided by rounding in fp32, too"
-    return f"end within {percent(worst.relative)} of fp32's"
+        return "are decided by rounding in float32, too"
+    return f"end within {percent(worst.relative)} of float32's"
 
 
 def _fault(way: StateWay, steps: int) -> str:
     name = f"{way.role} '{way.name}'"
     if not math.isfinite(way.low_way):
-        return f"{name} is not finite after {steps} steps, in fp32 it is"
-    moved = f"in {steps} steps it moves by {human_number(way.way)} in fp32, and by {human_number(way.low_way)} here"
+        return f"{name} is not finite after {steps} steps, in float32 it is"
+    moved = f"in {steps} steps it moves by {human_number(way.way)} in float32, and by {human_number(way.low_way)} here"
     if way.stops:
         return f"{name} stops learning: {moved}"
-    off = f"the difference is {percent(way.relative)} of fp32's way, allowed are {percent(way.allowed)}"
+    off = f"the difference is {percent(way.relative)} of float32's way, allowed are {percent(way.allowed)}"
     return f"{name} goes another way: {moved}; {off}"
 
 
@@ -79,11 +79,11 @@ def _excused(steps: StepsComparison) -> list[str]:
     further = [way for way in steps.states.values() if not math.isinf(way.allowed) and way.relative > 0.05]
     sentences = []
     if rounding:
-        sentences.append(f"only rounding decides in fp32 where these states go: {_names(rounding)}")
+        sentences.append(f"only rounding decides in float32 where these states go: {_names(rounding)}")
     if further:
         sentences.append(
             f"the rounding of only the forward and backward pass, with an update in float32, takes these states "
-            f"more than 5% off fp32's way: {_names(further)}"
+            f"more than 5% off float32's way: {_names(further)}"
         )
     return sentences
 

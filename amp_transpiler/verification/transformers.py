@@ -215,7 +215,7 @@ def check_optimized(source: Program, plain: Program, result: Program, inputs: In
     for row in rows.values():
         wrong = row.structure_differs or row.nonfinite or row.of_all > _MOST_ERROR or row.mismatch > 0
         if wrong and row.name not in reference.unsteady:
-            raise NotOptimized(f"the optimized model computes another '{row.name}' (error {row.of_all:.2g} in fp32)")
+            raise NotOptimized(f"the optimized model computes another '{row.name}' (error {row.of_all:.2g} in float32)")
     return reference
 
 

@@ -117,12 +117,12 @@ def shows_nothing(row: OutputComparison, value: ir.Value | None, outputs: Sequen
 
     Args:
         row: its comparison.
-        value: the output in the fp32 program's graph; None if it has none.
-        outputs: what fp32 computed, one mapping per sample.
+        value: the output in the float32 program's graph; None if it has none.
+        outputs: what float32 computed, one mapping per sample.
     """
     if row.elements and row.nonfinite_reference > row.elements:
         share = row.nonfinite_reference / (row.nonfinite_reference + row.elements)
-        return f"NaN or infinite in {100 * share:.3g}% of fp32's elements"
+        return f"NaN or infinite in {100 * share:.3g}% of float32's elements"
     values = [sample.get(row.name) for sample in outputs]
     arrays = [np.asarray(entry) for entry in values if isinstance(entry, np.ndarray) and "float" in entry.dtype.name]
     if len(arrays) < len(values) or not any(array.size for array in arrays):

@@ -1,4 +1,4 @@
-"""A user's own measure of how far a result is from fp32: `--metric FILE.py:FUNCTION`."""
+"""A user's own measure of how far a result is from float32: `--metric FILE.py:FUNCTION`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Metric", "MetricFunction", "load_metric"]
 
 Outputs: TypeAlias = Sequence[Mapping[str, Any]]
 MetricFunction: TypeAlias = Callable[[Outputs, Outputs], float]
-"""Takes the outputs of fp32 and those of the result, one dict (output -> array) a sample; the less it returns, the
+"""Takes the outputs of float32 and those of the result, one dict (output -> array) a sample; the less it returns, the
 better."""
 
 
@@ -39,7 +39,7 @@ class Metric:
         """Return the measure of a result; infinite if it is NaN.
 
         Args:
-            exact: outputs of the fp32 program, one dict a sample.
+            exact: outputs of the float32 program, one dict a sample.
             low: those of the result, with the same names and shapes.
 
         Raises:
@@ -49,7 +49,7 @@ class Metric:
             measure = float(self.function(exact, low))
         except Exception as error:  # the user's code may raise anything
             raise InputError(
-                f"metric {self.name}: {type(error).__name__}: {innermost_text(error)}; it takes the outputs of fp32 "
+                f"metric {self.name}: {type(error).__name__}: {innermost_text(error)}; it takes the outputs of float32 "
                 "and of the result, a list with a dict (output -> array) for each sample, and returns a number"
             ) from error
         return math.inf if math.isnan(measure) else measure

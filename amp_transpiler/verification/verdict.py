@@ -61,9 +61,9 @@ def fault_of(row: OutputComparison, limits: Limits) -> str:
     """Say what is wrong with a failing output."""
     name = f"output '{row.name}'"
     if row.structure_differs:
-        return f"{name} has another shape or structure than in fp32"
+        return f"{name} has another shape or structure than in float32"
     if row.nonfinite:
-        return f"{name} has {row.nonfinite} non-finite values where fp32 is finite"
+        return f"{name} has {row.nonfinite} non-finite values where float32 is finite"
     allowed = limits.for_output(row.name)
     if not row.relative <= allowed:
         return f"{name} differs by {_relative(row)}, allowed are {percent(allowed)}"
@@ -255,7 +255,7 @@ def _overflown(gains: Mapping[str, float]) -> Iterator[str]:
     """Yield a warning for each level of the samples at which the result has values that are not finite."""
     for words, error in gains.items():
         if words != AS_GIVEN and not math.isfinite(error):
-            yield f"{words} of the samples' level the result has infinite values or NaN where fp32 has none"
+            yield f"{words} of the samples' level the result has infinite values or NaN where float32 has none"
 
 
 def _in_tf32(draws: DeviceDraws) -> str:
@@ -323,7 +323,7 @@ def _has_floats(row: OutputComparison) -> bool:
 def outputs_left_out(rows: Iterable[OutputComparison], reference: Reference) -> dict[str, str]:
     """Return the names of the outputs that are not judged -> why."""
     rows = list(rows)
-    empty = {row.name: "empty, NaN or infinite in fp32" for row in rows if not row.elements}
+    empty = {row.name: "empty, NaN or infinite in float32" for row in rows if not row.elements}
     graph_outputs = {str(value.name): value for value in reference.program.model.graph.outputs}
     nothing = {
         row.name: why
@@ -411,11 +411,11 @@ def _remarks(compared: Comparison, reference: Reference, left_out: Mapping[str, 
     for row in outputs.values():
         if row.excused:
             yield (
-                f"{row.excused} of {row.elements} labels of '{row.name}' differ where fp32 itself decided between two "
-                f"scores that are closer than {percent(limits.for_output(row.name))} of the spread of all: excused"
+                f"{row.excused} of {row.elements} labels of '{row.name}' differ where float32 itself decided between "
+                f"two scores that are closer than {percent(limits.for_output(row.name))} of the spread of all: excused"
             )
     if left_out and len(left_out) == len(outputs):
         if not reference.unsteady:  # other inputs would be no remedy
-            yield "not compared with the fp32 model: no output shows an error; supply other inputs with --inputs"
+            yield "not compared with the float32 model: no output shows an error; supply other inputs with --inputs"
     elif not reference.given and outputs:
         yield "compared on made-up inputs; judge on real ones with --inputs"

@@ -62,7 +62,7 @@ class Basis:
     Attributes:
         source: the program as the user gave it.
         policy: whose target and limits count.
-        reference: samples and fp32 outputs; None if there are none.
+        reference: samples and float32 outputs; None if there are none.
         evidence: what runs on the samples said about the prepared program; None if nothing was asked of them.
         known: the answer to an equal question, which was checked; None if there is none.
         question: what is answered, to be remembered with `answer` once the file is checked.
@@ -155,7 +155,7 @@ class Programs:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compared:
-    """A conversion that was compared with fp32.
+    """A conversion that was compared with float32.
 
     Attributes:
         program: the converted program.
@@ -203,7 +203,7 @@ def convert_and_compare(
         basis = Basis(source, policy, None, known.evidence, known, device=device)
         return Compared(*repeated, basis, known.comparison, known.findings, searched=True)
     try:
-        with phase("run fp32"):
+        with phase("run float32"):
             reference = _reference(source, prepared, policy, asked, reference)
             notes += _reference_notes(reference, source, prepared, policy)
         conversions = Conversions(
@@ -308,7 +308,7 @@ def _search(conversions: Conversions, notes: list[str], asked: Questions) -> Fou
 
 
 def _float32_throughout(best: Measured, conversions: Conversions) -> Iterator[str]:
-    """Yield a note on a result that is the source: "within 0 %" says nothing of TF32, which takes both off fp32."""
+    """Yield a note on a result that is the source: "within 0 %" says nothing of TF32, which takes both off float32."""
     if not best.is_float32 or conversions.arithmetic is None:
         return
     with conversions.phase("compare"):
@@ -316,14 +316,14 @@ def _float32_throughout(best: Measured, conversions: Conversions) -> Iterator[st
     if error > 0.0:
         yield (
             "the result is float32 throughout, so it computes what the source does; products in TF32, the default on "
-            f"{conversions.arithmetic.wanted_device}, take both up to {percent(error)} off fp32"
+            f"{conversions.arithmetic.wanted_device}, take both up to {percent(error)} off float32"
         )
 
 
 def _compared_steps(
     prepared: Program, policy: Policy, ranges: RangeFaults, best: Measured, reference: Reference, phase: Phase
 ) -> StepsComparison | None:
-    """Run a converted training step and the fp32 one, step by step; None where there is nothing to run."""
+    """Run a converted training step and the float32 one, step by step; None where there is nothing to run."""
     step = best.program.step
     if step is None or not step.parameters or policy.low is FLOAT32:
         return None
@@ -472,7 +472,7 @@ def _stand_in(source: Program, prepared: Program, policy: Policy) -> Program:
 
 def _not_compared(task: Task, reason: str, *, required: bool) -> Findings:
     """Say that nothing was compared, which is a failure where a limit was asked for."""
-    notes = (f"not compared with the fp32 model: {reason}",)
+    notes = (f"not compared with the float32 model: {reason}",)
     if not required:
         return Findings(Judgement(Verdict.STRUCTURE_ONLY, {"why": reason}), notes)
     fault = f"the limit that was asked for could not be checked: {reason}"

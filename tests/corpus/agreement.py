@@ -1,4 +1,4 @@
-"""How far outputs are from those of fp32: written apart from the package's own comparison, which it checks."""
+"""How far outputs are from those of float32: written apart from the package's own comparison, which it checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIVE_PERCENT = 0.05
 
 
 def disagreement(wanted: Any, got: Any, limit: float, *, random: bool = False) -> str:
-    """Say how `got` fails to agree with `wanted`, an output of fp32; empty if it agrees.
+    """Say how `got` fails to agree with `wanted`, an output of float32; empty if it agrees.
 
     Args:
         wanted: an array, a list of them (a sequence), or None (an empty optional).
@@ -53,4 +53,4 @@ def _numbers_disagree(wanted: np.ndarray, got: np.ndarray, limit: float) -> str:
     norm = float(np.linalg.norm(wanted[finite]))
     difference = float(np.linalg.norm(got[finite] - wanted[finite]))
     relative = difference / norm if norm else (0.0 if difference == 0.0 else math.inf)
-    return "" if relative <= limit else f"{relative:.2%} from fp32 in relative norm"
+    return "" if relative <= limit else f"{relative:.2%} from float32 in relative norm"

@@ -34,7 +34,7 @@ class Judged:
     Attributes:
         invalid: why the file is none that one could use; empty if it is.
         worse: in what it is worse than the table allows; empty if in nothing.
-        values: how far its outputs are from fp32; None if no judge could tell, which `told` says.
+        values: how far its outputs are from float32; None if no judge could tell, which `told` says.
         measured: for the table of limits.
         told: all of it in a line.
     """
@@ -60,7 +60,7 @@ def judge(model: pathlib.Path, written: pathlib.Path, variant: str, *, optimized
     values = found.values
     entry = Entry.of(values, found.counts)
     worse = faults(name, mark, variant, entry, values.elements if values else 0)
-    error = f"not judged: {found.reason}" if values is None else f"{entry.error:.3g} from fp32"
+    error = f"not judged: {found.reason}" if values is None else f"{entry.error:.3g} from float32"
     differing = f", {entry.differing:.3g} of the integers differ" if entry.differing else ""
     known = "" if limit_of(name, mark, variant) else ", no limits recorded"
     told = f"{entry.low} nodes low, {entry.casts} casts, {error}{differing}{known}"

@@ -1,4 +1,4 @@
-"""The recorded table: how far each model may be from fp32, how many nodes are low, how many casts there may be.
+"""The recorded table: how far each model may be from float32, how many nodes are low, how many casts there may be.
 
 `pytest tests/corpus -m slow --corpus FOLDER --all-cases --record-limits` writes entries that are new, or that got
 better and in nothing worse; `--record-limits=forced` writes all that the run measured.
@@ -31,7 +31,7 @@ class Entry:
     """What one conversion of one model came to.
 
     Attributes:
-        error: relative norm of the difference from fp32, of the worst output; None: no judge could tell.
+        error: relative norm of the difference from float32, of the worst output; None: no judge could tell.
         low: nodes with a 16-bit input or output.
         casts: Cast nodes.
         differing: share of integers that differ.

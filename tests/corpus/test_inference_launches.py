@@ -1,4 +1,4 @@
-"""Inference launches no more on the CUDA provider than fp32 and than what ONNX Runtime's converter makes."""
+"""Inference launches no more on the CUDA provider than float32 and than what ONNX Runtime's converter makes."""
 
 from __future__ import annotations
 

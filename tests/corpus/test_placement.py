@@ -57,7 +57,7 @@ def test_no_more_nodes_on_the_cpu(
     source = placed[str(model)]
     assert "error" not in source, source
     before = sum(source["cpu"].values())
-    faults, told = [], [f"{before} nodes on the CPU in fp32"]
+    faults, told = [], [f"{before} nodes on the CPU in float32"]
     for way, path in results.items():
         result = placed[str(path)]
         if "error" in result:

@@ -1,4 +1,4 @@
-"""A written file against the fp32 model it was made from: valid, opened, and how far its values are from fp32."""
+"""A written file against the float32 model it was made from: valid, opened, and how far its values are from fp32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emulation: the fp32 program that rounds every low result, element by element as numpy does."""
+"""Emulation: the float32 program that rounds every low result, element by element as numpy does."""
 
 import hypothesis
 import hypothesis.strategies as st

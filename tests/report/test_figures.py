@@ -39,8 +39,8 @@ ROWS = {
     "another shape": (with_(structure_differs=True, relative=math.inf), {"relative": "inf", "differ": "structure"}),
     "keys of a map": (with_(dtype="map", mismatched=2), {"relative": "0.04%", "differ": "25%"}),
     "not finite": (with_(nonfinite=3, relative=math.inf), {"non-finite": "3", "SNR dB": "-inf"}),
-    "nor in fp32": (with_(nonfinite=3, nonfinite_reference=5), {"non-finite": "3 (5 in fp32)"}),
-    "in fp32 alone": (with_(nonfinite_reference=5), {"non-finite": "0 (5 in fp32)"}),
+    "nor in float32": (with_(nonfinite=3, nonfinite_reference=5), {"non-finite": "3 (5 in float32)"}),
+    "in float32 alone": (with_(nonfinite_reference=5), {"non-finite": "0 (5 in float32)"}),
 }
 OF_FLOATS = {"max abs", "relative", "SNR dB", "cosine"}
 
@@ -61,7 +61,7 @@ BAD = {
     "labels that differ": {"differ"},
     "another shape": {"differ"},
     "not finite": {"non-finite"},
-    "in fp32 alone": set(),
+    "in float32 alone": set(),
 }
 
 

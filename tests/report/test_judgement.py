@@ -9,9 +9,9 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.report.verdict import Judgement, Verdict, VerdictText, judgement_of
 
-BASIS = {"errors": "within 1% of fp32", "unmeasured": "never measured on a device: the kernels of Mish"}
+BASIS = {"errors": "within 1% of float32", "unmeasured": "never measured on a device: the kernels of Mish"}
 ESTIMATED = Judgement(Verdict.ESTIMATED, BASIS)
-SENTENCE = "estimated: within 1% of fp32; never measured on a device: the kernels of Mish"
+SENTENCE = "estimated: within 1% of float32; never measured on a device: the kernels of Mish"
 
 
 def test_clauses_stand_in_order():
@@ -20,8 +20,8 @@ def test_clauses_stand_in_order():
 
 
 def test_a_judgement_is_changed_by_part():
-    measured = ESTIMATED.with_part("errors", "within 2% of fp32, measured").without("unmeasured")
-    assert str(measured.with_word(Verdict.VERIFIED)) == "verified: within 2% of fp32, measured"
+    measured = ESTIMATED.with_part("errors", "within 2% of float32, measured").without("unmeasured")
+    assert str(measured.with_word(Verdict.VERIFIED)) == "verified: within 2% of float32, measured"
     assert str(measured.with_part("training", "50 training steps")).endswith("measured; 50 training steps")
     renamed = Judgement(Verdict.FAILED, {"why": "/tmp/x.onnx is broken"}).renamed("/tmp/x.onnx", "standard input")
     assert str(renamed) == "failed: standard input is broken"

@@ -213,7 +213,7 @@ def test_summary_of_a_failed_check_says_that_nothing_was_written():
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        (OutputComparison("y", "float32", (2,), 0.0, 0.0, 1.0, nonfinite=2, nonfinite_reference=5), "2 (5 in fp32)"),
+        (OutputComparison("y", "float32", (2,), 0.0, 0.0, 1.0, nonfinite=2, nonfinite_reference=5), "2 (5 in float32)"),
         (OutputComparison("y", "int64", (2,), 3.0, 0.0, 1.0, mismatched=1, elements=2), "50%"),
         (OutputComparison("y", "float32", (2,), math.nan, math.nan, math.nan), "nan"),
     ],

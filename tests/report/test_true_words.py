@@ -85,7 +85,7 @@ def test_emulated_is_what_was_rounded(case):
     assert words in report.verdict
     if words == "nothing rounded":
         assert re.match(
-            r"(verified|compared): within 0% of fp32(, allowed [\d.]+%,)? on 1 given sample, nothing rounded",
+            r"(verified|compared): within 0% of float32(, allowed [\d.]+%,)? on 1 given sample, nothing rounded",
             report.verdict,
         )
         assert "emulat" not in shown(report)

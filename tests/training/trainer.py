@@ -1,4 +1,4 @@
-"""Training a network by our interface, in fp32 or decorated, from given seeds."""
+"""Training a network by our interface, in float32 or decorated, from given seeds."""
 
 from __future__ import annotations
 

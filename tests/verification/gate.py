@@ -215,7 +215,7 @@ SESSION_FAULTS = {
     "users' sessions die of a run": (a_session_that("default", runs=_raising(CRASH)), "crashes on the written file"),
     "users' sessions compute something else": (
         a_session_that("default", runs=_larger),
-        "computes something else than fp32",
+        "computes something else than float32",
     ),
     "users' sessions overflow": (a_session_that("default", runs=_overflowing), "non-finite"),
     "users' sessions tell another label": (

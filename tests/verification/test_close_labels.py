@@ -1,4 +1,4 @@
-"""Labels that fp32 decided by a hair's breadth: which ones are excused, and how many."""
+"""Labels that float32 decided by a hair's breadth: which ones are excused, and how many."""
 
 import numpy as np
 import pytest
@@ -59,9 +59,11 @@ def test_close_labels_are_excused_and_counted(tail, output, count):
     report = convert(tail, output, tolerance="1%")
     row = report.outputs["y"]
     assert (row.mismatched, row.excused, row.mismatch) == (count, count, 0.0)
-    assert report.verdict.startswith(f"verified: all {row.elements} integers agree with fp32, but for {count} that are")
+    assert report.verdict.startswith(
+        f"verified: all {row.elements} integers agree with float32, but for {count} that are"
+    )
     [note] = [note for note in report.notes if "excused" in note]
-    assert note.startswith(f"{count} of {row.elements} labels of 'y' differ where fp32 itself decided")
+    assert note.startswith(f"{count} of {row.elements} labels of 'y' differ where float32 itself decided")
     assert "closer than 1% of the spread" in note
 
 

@@ -45,7 +45,7 @@ def first(asked_once, cache) -> amp.Report:
 
 @pytest.fixture
 def forbidden(monkeypatch):
-    """Call it, and the next comparison with fp32 is a fault of its own."""
+    """Call it, and the next comparison with float32 is a fault of its own."""
 
     def forbid() -> None:
         monkeypatch.setattr(verify, "make_reference", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("compares")))

@@ -113,7 +113,7 @@ def test_another_result_is_a_fault(monkeypatch, factor, said):
     with pytest.raises(CheckFailed, match=said):
         amp.transpile(PLAIN, target="cpu")
     report = amp.transpile(PLAIN, target="cuda", prefer="size")
-    assert any("computes something else than fp32" in note for note in report.notes)
+    assert any("computes something else than float32" in note for note in report.notes)
 
 
 @pytest.mark.slow  # likewise

@@ -1,4 +1,4 @@
-"""The written file on a device: three runs of each session, judged against fp32 and the emulation."""
+"""The written file on a device: three runs of each session, judged against float32 and the emulation."""
 
 from __future__ import annotations
 

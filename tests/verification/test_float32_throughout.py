@@ -31,5 +31,5 @@ def test_what_tf32_does_to_both_is_told(text, black, target, told, tmp_path):
     notes = [note for note in report.notes if note.startswith("the result is float32 throughout")]
     assert len(notes) == told
     for note in notes:
-        (percents,) = re.findall(r"take both up to ([\d.]+)% off fp32", note)
+        (percents,) = re.findall(r"take both up to ([\d.]+)% off float32", note)
         assert 0.01 < float(percents) < 0.3  # a rounding to 11 significant digits, twice a product

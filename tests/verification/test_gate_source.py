@@ -162,12 +162,12 @@ def test_where_emulation_fails_users_sessions_still_run_and_are_judged(target, t
     (tmp_path / "out.onnx").unlink()
     a_session_that({"default"}, runs=lambda outputs: [-output for output in outputs])(monkeypatch)
     if target == "cpu":
-        with pytest.raises(CheckFailed, match="computes something else than fp32"):
+        with pytest.raises(CheckFailed, match="computes something else than float32"):
             transpiled(tmp_path, target=target, level="auto")
         assert not (tmp_path / "out.onnx").exists()
     else:
         report = transpiled(tmp_path, target=target, level="auto")
-        assert any("computes something else than fp32" in note for note in report.notes)
+        assert any("computes something else than float32" in note for note in report.notes)
 
 
 def test_a_kernel_that_lacks_is_no_excuse_for_an_emulation_that_is_refused(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ TIES = {
     "the result ties with a higher index": ([0, 1, 0], [0, 1, 1], 1.0),
     "fp32 ties, the result takes the higher": ([1, 1, 0], [1, 2, 0], 0.0),
     "all equal": ([3, 3, 3], [5, 5, 5], 1.0),
-    "NaN in fp32 is left out": ([NAN, 1, 0], [0, 1, 2], None),
+    "NaN in float32 is left out": ([NAN, 1, 0], [0, 1, 2], None),
     "NaN in the result differs, whatever else is best": ([0, 1, 0], [0, 1, NAN], 0.0),
     "minus infinity masks on both sides": ([-INF, 1, 0], [-INF, 1, 0], 1.0),
     "infinity is best": ([INF, 1, 0], [INF, 1, 0], 1.0),
@@ -158,7 +158,7 @@ def test_masks_are_those_of_scikit_learn():
 
 
 MASKS = {
-    "NaN in fp32 is left out": ([NAN, 1, 0], [1, 1, 0], 1.0),
+    "NaN in float32 is left out": ([NAN, 1, 0], [1, 1, 0], 1.0),
     "NaN for true": ([1, 1, 0], [NAN, 1, 0], 0.5),
     "NaN for false": ([0, 1, 0], [NAN, 1, 0], 0.5),
     "both are empty": ([0, 0], [0, 0], 1.0),

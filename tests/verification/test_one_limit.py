@@ -43,7 +43,7 @@ def test_a_limit_that_is_named_decides_as_the_same_one_that_is_not(name, dtype, 
     default, named = amp.transpile(model, **options), amp.transpile(model, **options, tolerance=tolerance)
     assert to_proto(default.program.model).SerializeToString() == to_proto(named.program.model).SerializeToString()
     assert default.verdict == named.verdict
-    assert f"of fp32, allowed {'2%' if dtype == 'float16' else '5%'}, " in default.verdict
+    assert f"of float32, allowed {'2%' if dtype == 'float16' else '5%'}, " in default.verdict
 
 
 PAIR = parse("(float[2,4] x) => (float[2,4] y, float[2,4] z) { y = MatMul (x, w) z = Tanh (y) }", w=array(4, 4))

@@ -88,7 +88,7 @@ def test_a_program_that_is_not_steady_is_noticed(monkeypatch):
     monkeypatch.setattr(accuracy, "named_outputs", named_outputs)
     report = convert("z = MatMul (x, w) y = Relu (z)")
     assert report.verdict_word == "plausible"
-    assert report.verdict.endswith("not judged: 'y' (two runs in fp32 differ)")
+    assert report.verdict.endswith("not judged: 'y' (two runs in float32 differ)")
 
 
 def test_only_the_first_sample_runs_twice(monkeypatch):

@@ -109,7 +109,7 @@ def test_draws_run_at_the_worst_level_alone(monkeypatch):
 
 
 def test_levels_that_say_nothing_are_left_out():
-    """At three times the level fp32 itself overflows; at a tenth the output is practically zero."""
+    """At three times the level float32 itself overflows; at a tenth the output is practically zero."""
     model = front_end(
         "s = Mul (audio, large) q = Exp (s) m = MatMul (q, w) y = Mul (m, none)",
         large=np.float32(60.0),

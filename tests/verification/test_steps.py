@@ -72,7 +72,7 @@ def test_low_parameters_without_masters_stop():
     step = by_hand("linear", "sgd", 1e-5)
     report = transpiled(step, keep_io_types=False, master_weights=False)  # asked for, and so no failure
     assert "; over 50 training steps parameter 'b' stops learning" in report.verdict
-    assert any("in 50 steps it moves by 3.41e-04 in fp32, and by 0 here" in warning for warning in report.warnings)
+    assert any("in 50 steps it moves by 3.41e-04 in float32, and by 0 here" in warning for warning in report.warnings)
     with_masters = transpiled(step, keep_io_types=False)
     assert with_masters.steps.worst.relative < 0.05
 
@@ -103,7 +103,7 @@ def test_a_state_that_rounding_decides_in_fp32_too_is_not_judged():
     report = transpiled(by_hand("batch_norm", "adamw_clipped", 1e-3))
     assert report.steps.states["bias"].relative > 0.5
     assert report.steps.states["bias"].allowed == math.inf
-    assert any(note.startswith("only rounding decides in fp32 where") and "'bias'" in note for note in report.notes)
+    assert any(note.startswith("only rounding decides in float32 where") and "'bias'" in note for note in report.notes)
     assert "end within" in report.verdict
     assert report.steps.worst.relative < 0.05
 
@@ -178,7 +178,7 @@ def test_the_rounding_of_forward_and_backward_is_excused(monkeypatch):
 def test_steps_that_diverge_in_fp32_are_not_judged():
     report = transpiled(by_hand("linear", "sgd", 1e4), level="auto")
     assert report.verdict.startswith("plausible: ")
-    assert "; training not judged: fp32 itself is not finite after 50 steps" in report.verdict
+    assert "; training not judged: float32 itself is not finite after 50 steps" in report.verdict
     assert report.steps.states == {}
 
 
@@ -241,7 +241,7 @@ def test_the_worst_state_is_one_that_fails():
     ("comparison", "words"),
     [
         (StepsComparison(0, reason="no time"), "not judged: no time"),
-        (StepsComparison(9, {"a": way("a", 0.01)}), "9 steps; furthest off is moment 'a': 1% of fp32's way"),
+        (StepsComparison(9, {"a": way("a", 0.01)}), "9 steps; furthest off is moment 'a': 1% of float32's way"),
         (
             StepsComparison(9, {"a": way("a", 2, math.inf), "b": way("b", 0.02)}),
             "9 steps; furthest off is moment 'b': 2%",

@@ -74,8 +74,8 @@ NOTHING = {  # the last operators, the samples, why nothing shows
         1e3,
         "saturated in all the data",
     ),
-    "mostly NaN": ("y = Sqrt (h)", (-1.0, -1.0, -1.0, 1.0), "NaN or infinite in 75% of fp32's elements"),
-    "mostly infinite": ("y = Exp (h)", (1e3, 1e3, 1e3, 1e-3), "NaN or infinite in 75% of fp32's elements"),
+    "mostly NaN": ("y = Sqrt (h)", (-1.0, -1.0, -1.0, 1.0), "NaN or infinite in 75% of float32's elements"),
+    "mostly infinite": ("y = Exp (h)", (1e3, 1e3, 1e3, 1e-3), "NaN or infinite in 75% of float32's elements"),
 }
 
 

@@ -42,9 +42,9 @@ def without_outputs():
     ("make", "inputs", "why"),
     [
         (without_outputs, None, "the model has no outputs"),
-        (lambda: parse(PLAIN, w=np.full((4, 4), np.nan, np.float32)), None, "'y' (empty, NaN or infinite in fp32)"),
-        (lambda: parse(ROOT, w=W), {"x": array(2, 4)}, "'y' (empty, NaN or infinite in fp32)"),
-        (lambda: parse(EMPTY, w=W), {"x": array(0, 4)}, "'y' (empty, NaN or infinite in fp32)"),
+        (lambda: parse(PLAIN, w=np.full((4, 4), np.nan, np.float32)), None, "'y' (empty, NaN or infinite in float32)"),
+        (lambda: parse(ROOT, w=W), {"x": array(2, 4)}, "'y' (empty, NaN or infinite in float32)"),
+        (lambda: parse(EMPTY, w=W), {"x": array(0, 4)}, "'y' (empty, NaN or infinite in float32)"),
         (lambda: parse(PLAIN, w=np.zeros((4, 4), np.float32)), None, "'y' (practically zero on made-up inputs)"),
     ],
     ids=["no outputs", "NaN parameters", "NaN results", "empty", "practically zero"],
@@ -54,7 +54,7 @@ def test_nothing_is_verified_where_nothing_was_compared(make, inputs, why, dtype
     assert report.verdict.startswith("structure only: ")
     assert report.verdict.endswith(why)
     assert report.warnings == ()
-    told = any(one.startswith("not compared with the fp32 model") for one in report.notes)
+    told = any(one.startswith("not compared with the float32 model") for one in report.notes)
     assert told == bool(report.outputs), report.notes
     assert not any("compared on made-up inputs" in one for one in report.notes)
 
@@ -266,16 +266,16 @@ def labelled(**options):
 @pytest.mark.parametrize("options", [{}, {"tolerance": "0.01%"}, {"mismatch": 0}])
 def test_labels_are_repaired_like_floats(options):
     report = labelled(headroom=1, **options)  # the constant alone fits
-    assert report.verdict.startswith("verified: all 200 integers agree with fp32 on 1 given sample")
+    assert report.verdict.startswith("verified: all 200 integers agree with float32 on 1 given sample")
     assert report.repaired
 
 
 LABEL_VERDICTS = {
-    "no limit": ({"level": "O2"}, "compared: 199 of 200 integers differ from fp32 on"),
+    "no limit": ({"level": "O2"}, "compared: 199 of 200 integers differ from float32 on"),
     "a tolerance": ({"level": "O2", "tolerance": "0.01%"}, "failed: output 'y': 199 of 200 integers differ, none may"),
     "a mismatch": ({"level": "O2", "mismatch": "1%"}, "failed: output 'y': 199 of 200 integers differ, allowed are 1%"),
-    "a high one": ({"level": "O2", "mismatch": 1}, "verified: 199 of 200 integers differ from fp32"),
-    "a high one at auto": ({"mismatch": "99.6%", "headroom": 1}, "verified: 199 of 200 integers differ from fp32"),
+    "a high one": ({"level": "O2", "mismatch": 1}, "verified: 199 of 200 integers differ from float32"),
+    "a high one at auto": ({"mismatch": "99.6%", "headroom": 1}, "verified: 199 of 200 integers differ from float32"),
 }
 
 
@@ -304,7 +304,7 @@ def test_truth_values_are_judged():
 
 def test_another_shape_fails_whatever_the_limits_are():
     text = "(float[2,4] x) => (int64[2,k] y) { a = Add (x, big) b = Sub (a, big) y = NonZero (b) }"
-    with pytest.raises(amp.CheckFailed, match="output 'y' has another shape or structure than in fp32") as error:
+    with pytest.raises(amp.CheckFailed, match="output 'y' has another shape or structure than in float32") as error:
         amp.transpile(parse(text, big=np.float32(30000.0)), level="O2", inputs=GIVEN)
     assert error.value.report.verdict_word == "failed"
 
@@ -342,7 +342,7 @@ def test_the_command_refuses_labels_beyond_their_limit(level, status, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(1, "the only integer agrees with fp32"), (2, "all 2 integers agree with")]
+    ("count", "said"), [(1, "the only integer agrees with float32"), (2, "all 2 integers agree with")]
 )
 def test_integers_are_counted_in_words(count, said):
     text = f"(float[{count},4] x) => (int64[{count}] y) {{ y = ArgMax <axis = 1, keepdims = 0> (x) }}"

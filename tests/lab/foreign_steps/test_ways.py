@@ -1,4 +1,4 @@
-"""Weights end where fp32 takes them, or as near as exact float32 masters do: every level, policy, preset and rate.
+"""Weights end where float32 takes them, or as near as exact float32 masters do: every level, policy, preset and rate.
 
 The whole table is in docs/evidence/foreign_steps.md; lab/foreign_steps.py makes it.
 """
@@ -62,7 +62,7 @@ def of_adam():
 
 
 def in_fp32(step, count=STEPS):
-    """Train in fp32, which all conversions of the step are compared with."""
+    """Train in float32, which all conversions of the step are compared with."""
     batches = step.data(count)
     return step, batches, train(step, batches)
 
