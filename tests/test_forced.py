@@ -223,7 +223,7 @@ def test_a_node_that_needs_its_opset_is_named():
 def test_a_tolerance_may_be_text(given, expected, monkeypatch):
     seen = {}
 
-    def stop(source, program, policy, *_):
+    def stop(programs, policy, *_):
         seen["tolerance"] = policy.limits.tolerance
         raise OptionError("enough")
 

@@ -30,7 +30,7 @@ WHOLES = {
 
 @pytest.mark.parametrize("name", FUSIONS)
 def test_a_form_is_low_but_for_what_its_fusion_takes_in_float32(name):
-    report = amp.transpile(model(name), verify=False, prefer="size")  # data might overrule the rules
+    report = amp.transpile(model(name), verify=False, prefer="size", fuse="none")  # data might overrule the rules
     high = {node for node, precision in support.decisions(report).items() if precision == "high"}
     assert high == set(FUSIONS[name].high)
     assert not high & set(BEFORE.get(name, ()))
@@ -92,6 +92,7 @@ def test_one_node_in_float32_takes_the_others_with_it(name):
         amp_lists=amp.AutoMixedPrecisionLists(custom_black_list=[black]),
         verify=False,
         prefer="size",
+        fuse="none",
     )
     decisions, reasons = support.decisions(report), support.reasons(report)
     assert decisions["r"] == "high"
