@@ -45,7 +45,7 @@ def folder(tmp_path):
     [
         pytest.param("import amp_transpiler", 7, id="import"),
         pytest.param(CAST, 150, id="cast, save and session"),
-        pytest.param(TRANSPILE, 301, id="transpile"),
+        pytest.param(TRANSPILE, 302, id="transpile"),
         pytest.param(COMMAND, 335, id="command"),  # six of them declare and read the options
         pytest.param(MISSING, 90, id="no model"),  # nothing that reads one
         pytest.param(WORKER, 80, id="process that checks"),
