@@ -17,22 +17,23 @@ def transpiled(body=BLOCK, **options):
     return amp.transpile(model(20, body, SHAPES["open"]), **settings)
 
 
-# aims, and sizes of open dimensions -> is the result kept in float32
+# aims, and sizes of open dimensions -> is the result kept in float32, and is it where nothing is fused
 AIMS = {
-    "size": ({"prefer": "size"}, False),
-    "balance, many rows": ({"dims": {"batch": 65536, "length": 64}}, False),
-    "balance, few rows": ({}, True),
-    "time, few rows": ({"prefer": "time"}, True),
-    "O2": ({"level": "O2", "dims": {"batch": 1}}, False),
+    "size": ({"prefer": "size"}, False, False),
+    # Fused, 16 bits are a little slower than float32, and of the few weights too little is saved for that.
+    "balance, many rows": ({"dims": {"batch": 65536, "length": 64}}, True, False),
+    "balance, few rows": ({}, True, True),
+    "time, few rows": ({"prefer": "time"}, True, True),
+    "O2": ({"level": "O2", "dims": {"batch": 1}}, False, False),
 }
 
 
 @pytest.mark.parametrize("name", AIMS)
 def test_the_gain_is_that_over_the_source_as_the_user_has_it(name):
-    options, is_kept = AIMS[name]
+    options, is_kept, is_kept_unfused = AIMS[name]
     report, plain = transpiled(**options), transpiled(**options, fuse="none")
     assert report.fused
-    assert (report.kept_float32, plain.kept_float32) == (is_kept, is_kept)
+    assert (report.kept_float32, plain.kept_float32) == (is_kept, is_kept_unfused)
     assert report.predicted_ms[0] == pytest.approx(plain.predicted_ms[0])
     assert report.predicted_graph_ms[0] == pytest.approx(plain.predicted_graph_ms[0])
     assert report.predicted_ms[1] < plain.predicted_ms[1]

@@ -195,7 +195,7 @@ PASS_FAULTS = {
     "the checker refuses": (a_pass_that(declares_a_wrong_shape), "fails onnx.checker"),
     "the types are wrong": (a_pass_that(leaves_out_a_cast), "after Spoils: MatMul"),
     "the numbers are wrong": (a_pass_that(negates), "output 'y' differs by"),
-    "values become non-finite": (a_pass_that(takes_a_logarithm), "non-finite values where fp32 is finite"),
+    "values become non-finite": (a_pass_that(takes_a_logarithm), "non-finite values where float32 is finite"),
 }
 RUN_FAULTS = {
     "the file is refused": (a_session_that("load", opens=REFUSAL), "ONNX Runtime refuses the result"),
