@@ -462,7 +462,7 @@ def candidate_of(program: Program, policy: Policy, *, written: bool = True) -> C
     source_bytes = None if written or program.widened else program.source_bytes  # what stays float32 is its source
     costs = written_traffic(model, policy) if written else traffic(model, policy.dims, fuse=True)
     milliseconds = predicted(costs, find_device(policy.device)).milliseconds
-    file_bytes = functools.cache(lambda: written_bytes(model) if source_bytes is None else source_bytes)
+    file_bytes = functools.cache(lambda: written_bytes(model) if source_bytes is None else source_bytes())
     return Candidate(milliseconds, sum(tensor_bytes(model)), file_bytes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pathlib
@@ -73,7 +74,8 @@ def _program_of(model: object) -> Program:
         training_info = _training_info(model, "the ModelProto", None)
         program = Program(_from_proto(model, "the ModelProto", owned=False))
         check_external_files(program.model, "the ModelProto")
-        program.source_bytes = model.ByteSize() + _bytes_of(external_files(program.model))
+        # A message is written out to see its size, so only where that decides.
+        program.source_bytes = functools.partial(_bytes_with_message, model, external_files(program.model))
         program.training_info = training_info
         return program
     if isinstance(model, (str, os.PathLike)):
@@ -97,9 +99,13 @@ def _load_file(path: pathlib.Path) -> Program:
     model = _from_proto(proto, str(path), owned=True)
     check_external_data(model, path)
     program = Program(model, path)
-    program.source_bytes = _bytes_of({path, *external_files(model)})
+    program.source_bytes = functools.partial(_bytes_of, {path, *external_files(model)})
     program.training_info = training_info
     return program
+
+
+def _bytes_with_message(message: onnx.ModelProto, files: Iterable[pathlib.Path]) -> int:
+    return int(message.ByteSize()) + _bytes_of(files)
 
 
 def _bytes_of(files: Iterable[pathlib.Path]) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -59,7 +59,7 @@ class Program(StaticProgram):
         source: the file it was loaded from.
 
     Attributes:
-        source_bytes: of the files or the message that it was loaded from; None if that is not known.
+        source_bytes: returns the size of the files or the message that it was loaded from; None if there is neither.
         model: the `onnx_ir` model; weights of a loaded file stay memory-mapped until they are saved.
         notes: remarks of the passes that prepared it, for the report.
         persistables: values that persist in a scope, by name.
@@ -81,7 +81,7 @@ class Program(StaticProgram):
     def __init__(self, model: ir.Model | None = None, source: pathlib.Path | None = None) -> None:
         self.model: ir.Model = model if model is not None else _empty_model()
         self.source = source
-        self.source_bytes: int | None = None
+        self.source_bytes: Callable[[], int] | None = None
         self.notes: list[str] = []
         self.persistables: dict[str, Persistable] = {}
         self.updates: dict[str, str] = {}

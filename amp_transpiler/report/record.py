@@ -110,7 +110,7 @@ class PredictedTimes:
     """The predicted time of one run.
 
     Attributes:
-        float32: milliseconds of the source in float32; None: not known.
+        fp32: milliseconds of the source in float32; None: not known.
         result: milliseconds of the result; None: not known.
         pays_from: see `ReportRecord.pays_from`.
         basis: whose prices these are, and the share of the result's time that no measured price covers, in words.

@@ -1,4 +1,4 @@
-"""What nobody asked to fuse: at level auto and O2 for CUDA, all that a device has confirmed, unless it does harm."""
+"""Fusion by default: at levels auto and O2 for CUDA, what a device has confirmed, unless the result is worse."""
 
 import dataclasses
 
