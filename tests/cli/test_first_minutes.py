@@ -244,10 +244,10 @@ def test_what_will_run_where(name, work, place):
 def test_doctor_knows_what_training_refuses(monkeypatch):
     assert installation.look().training_problem == ""
     monkeypatch.setattr(wheels, "OLDEST_ONNX_FOR_TRAINING", "99.0")
-    found = installation.look()
-    assert found.training_problem.startswith("it needs onnx 99.0 or newer, and ")
-    assert found.training_remedy == "pip install -U onnx"
-    with pytest.raises(EnvironmentProblem, match=found.training_problem.removeprefix("it ")):
+    machine = installation.look()
+    assert machine.training_problem.startswith("it needs onnx 99.0 or newer, and ")
+    assert machine.training_remedy == "pip install -U onnx"
+    with pytest.raises(EnvironmentProblem, match=machine.training_problem.removeprefix("it ")):
         wheels.require_for_training.__wrapped__()
 
 

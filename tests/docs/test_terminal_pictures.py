@@ -22,10 +22,10 @@ def test_a_picture_is_current(name, tmp_path, monkeypatch, capsys):
     assert main(command.split()[1:]) == 0
     shown = words(terminal_pictures.text_of(terminal_pictures.FOLDER / f"{name}.svg"))
     printed = words(f"$ {command}\n{capsys.readouterr().out}")
-    found = re.fullmatch(as_pattern(shown), printed)
+    same_words = re.fullmatch(as_pattern(shown), printed)
     outdated = f"run python scripts/terminal_pictures.py {name}"
-    assert found, outdated
-    assert not moved("README.md", shown, found), outdated
+    assert same_words, outdated
+    assert not moved("README.md", shown, same_words), outdated
 
 
 @pytest.mark.parametrize("name", terminal_pictures.PICTURES)
