@@ -18,6 +18,7 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -28,6 +29,8 @@ from planted_faults.kinds import KINDS
 from planted_faults.planting import Case, draw_case, write
 from planted_faults.sources import sources
 
+_MOST_OF_A_MODEL = 4  # cases of one run
+
 
 def main() -> int:
     options = _options()
@@ -35,11 +38,11 @@ def main() -> int:
     if options.corpus is None:
         print("no --corpus: only small graphs and the repository's models are drawn")
     repeated: collections.Counter[str] = collections.Counter()
-    planted: dict[str, list[str]] = {}
+    planted: list[tuple[str, str]] = []
     started = time.monotonic()
     for number, kind in enumerate(_kinds(options.seed, options.count, options.kind)):
-        case = draw_case(kind, (options.seed, number), models, planted.setdefault(kind, []))
-        planted[kind].append(case.truth["model"])
+        case = draw_case(kind, (options.seed, number), models, _used(kind, planted))
+        planted.append((kind, case.truth["model"]))
         write(case, options.out / f"{number:02}_{kind}_{case.truth['model']}")
         repeated.update(case.repeated)
         print(f"{number:02} {_line(case)}", flush=True)
@@ -47,6 +50,13 @@ def main() -> int:
     for reason, count in repeated.most_common():
         print(f"  {count:4} {reason}")
     return 0
+
+
+def _used(kind: str, planted: Sequence[tuple[str, str]]) -> set[str]:
+    """Return the models that have had a fault of a kind, or enough of all."""
+    counts = collections.Counter(model for _, model in planted)
+    often = {model for model, count in counts.items() if count >= _MOST_OF_A_MODEL}
+    return often | {model for earlier, model in planted if earlier == kind}
 
 
 def _line(case: Case) -> str:

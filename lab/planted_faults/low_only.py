@@ -24,7 +24,7 @@ def lookup(plot: Plot) -> Plant:
     gathers = _lookups(plot)
     if gathers:
         node = plot.one_of(gathers)
-        return Plant((node,), (node,), "of the model")
+        return Plant((node,), (node,), "of the model", low_only=True)
     place = plot.place()
     length, largest = place.array.shape[-1], _ROWS if plot.dtype == "float16" else 600
     ids = np.bitwise_or(plot.draw.integers(_EXACT_TO[plot.dtype], largest, length), 1)  # odd ones are rounded
@@ -33,7 +33,7 @@ def lookup(plot: Plot) -> Plant:
     picked = edit.node("Gather", edit.constant(table), edit.constant(ids, np.int64), axis=0)
     guilty = edit.last
     edit.replace(edit.node("Add", place.value, picked))
-    return Plant((guilty,), tuple(edit.added), "new")
+    return Plant((guilty,), tuple(edit.added), "new", low_only=True)
 
 
 def _lookups(plot: Plot) -> list[str]:
@@ -78,7 +78,7 @@ def parameter(plot: Plot) -> Plant:
         if node.op_type in _WEIGHTED and len(node.input) > 1 and node.input[1] in weights
     ]
     node = plot.one_of([node for node in nodes if reads.count(node.input[1]) == 1])
-    return Plant((node.name,), (), node.op_type)
+    return Plant((node.name,), (), node.op_type, low_only=True)
 
 
 def change_value(low: onnx.ModelProto, plant: Plant, plot: Plot) -> tuple[str, ...]:
@@ -168,4 +168,4 @@ def device_fault(plot: Plot) -> Plant:
     guilty = _KERNELS[op_type][1](plot, edit, place)
     result = next(node.output[0] for node in plot.model.graph.node if node.name == edit.last)
     edit.replace(edit.node("Add", place.value, result))
-    return Plant((guilty,), tuple(edit.added), op_type)
+    return Plant((guilty,), tuple(edit.added), op_type, low_only=True)

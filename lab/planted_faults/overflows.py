@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from planted_faults.editing import Editor, Place
@@ -16,7 +18,7 @@ _SMALLEST = 2.0**-10  # a magnitude that can be scaled up to the range by a cons
 def residual_overflow(plot: Plot) -> Plant:
     """A stream is scaled up before a sum and down after it: the addends fit, their sum does not."""
     adds = [place for place in plot.source.places if _addends(plot, place) is not None]
-    if adds and plot.draw.random() < 0.6:
+    if adds and plot.draw.random() < 0.85:
         return _scaled_add(plot, plot.one_of(adds))
     place = plot.place(lambda place: place.peak > 4 * _SMALLEST)
     scale = power_of_two(64000 / place.peak)
@@ -39,14 +41,21 @@ def _addends(plot: Plot, place: Place) -> tuple[Place, Place] | None:
     pair = tuple(known[name] for name in maker.input if name in known)
     if len(pair) != 2:
         return None
-    scale = power_of_two(60000 / max(pair[0].peak, pair[1].peak))
-    return (pair[0], pair[1]) if place.peak * scale > 1.1 * LARGEST and scale <= 2.0**15 else None
+    scale = _scale_of(pair)
+    return (pair[0], pair[1]) if place.peak * scale > 1.05 * LARGEST and scale < LARGEST else None
+
+
+def _scale_of(pair: Sequence[Place]) -> float:
+    """Return a number of three bits that brings the larger addend close to the end of the range."""
+    largest = 64000 / max(place.peak for place in pair)
+    unit = power_of_two(largest) / 4
+    return unit * (largest // unit)
 
 
 def _scaled_add(plot: Plot, place: Place) -> Plant:
     pair = _addends(plot, place)
     assert pair is not None
-    scale = power_of_two(60000 / max(pair[0].peak, pair[1].peak))
+    scale = _scale_of(pair)
     add = next(node for node in plot.model.graph.node if place.value in node.output)
     before = Editor(plot.model, place.value)
     before.insert_before(add.name)
@@ -126,7 +135,7 @@ def constant_beyond_range(plot: Plot) -> Plant:
         guilty = [edit.last]
         result = edit.node("Where", beyond, 0.0, scaled)
     edit.replace(edit.node("Mul", result, 1 / scale))
-    return Plant(tuple(guilty), tuple(edit.added), variant)
+    return Plant(tuple(guilty), tuple(edit.added), variant, low_only=True)
 
 
 def masked_row(plot: Plot) -> Plant:

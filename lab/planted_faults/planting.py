@@ -18,7 +18,7 @@ from amp_transpiler.errors import AmpError
 from planted_faults.foreign import TOOLS, own, renamed
 from planted_faults.kinds import KINDS, Kind
 from planted_faults.plot import NoPlace, Plant, Plot
-from planted_faults.rounding import Switched, float_nodes, rounded, smallest_cure
+from planted_faults.rounding import Switched, first_alarm, float_nodes, rounded, smallest_cure
 from planted_faults.running import Arrays, error_between, finite, low_outputs, opened, outputs_of
 from planted_faults.sources import Source
 
@@ -92,12 +92,12 @@ def _attempt(name: str, draw: np.random.Generator, source: Source) -> Case:
     kind = KINDS[name]
     dtype = kind.dtypes[int(draw.integers(len(kind.dtypes)))]
     tools = [tool for tool in kind.tools if dtype in TOOLS[tool][1]]
-    is_foreign = kind.low_only or draw.random() < _FOREIGN
+    is_foreign = kind.foreign or draw.random() < _FOREIGN
     converter = tools[int(draw.integers(len(tools)))] if is_foreign else ""
     plot = Plot(source, draw, dtype, converter)
     plant = kind.build(plot)
     reference = _float32_outputs(plot)
-    _check_the_plant(kind, plot, plant, reference)
+    _check_the_plant(plot, plant, reference)
     truth: dict[str, Any] = {
         "kind": name,
         "variant": plant.variant,
@@ -127,7 +127,7 @@ def _float32_outputs(plot: Plot) -> Arrays:
     return reference
 
 
-def _check_the_plant(kind: Kind, plot: Plot, plant: Plant, reference: Arrays) -> None:
+def _check_the_plant(plot: Plot, plant: Plant, reference: Arrays) -> None:
     """Check that the fault is that of the new nodes: with them in float32 all is well, with only them low it is not."""
     limit = LIMITS[plot.dtype]
     if (
@@ -135,11 +135,14 @@ def _check_the_plant(kind: Kind, plot: Plot, plant: Plant, reference: Arrays) ->
         > limit / _MARGIN
     ):
         raise _Unfit("the rest of the model is beyond the limit by itself")
-    if kind.low_only:
+    if plant.low_only:
         return
     others = [name for name in float_nodes(plot.model) if name not in plant.nodes]
     if error_between(reference, outputs_of(rounded(plot.model, plot.dtype, others), plot.sample)) < _MARGIN * limit:
         raise _Unfit("the fault does not bite by itself")
+    alarming = first_alarm(plot.model, rounded(plot.model, plot.dtype, others), plot.sample, plant.nodes)
+    if alarming is not None and alarming not in plant.guilty:
+        raise _Unfit("another node of the plant fails first")
 
 
 def _check_the_device(plot: Plot) -> None:
@@ -168,7 +171,7 @@ def _low_model(kind: Kind, plot: Plot, plant: Plant, truth: dict[str, Any], refe
     try:
         low = TOOLS[plot.converter][0](plot.model, plot.dtype) if plot.converter else own(plot.model, plot.dtype)
         limit = LIMITS[plot.dtype]
-        if kind.low_only and error_between(reference, low_outputs(low, plot.sample)) > limit / _MARGIN:
+        if plant.low_only and error_between(reference, low_outputs(low, plot.sample)) > limit / _MARGIN:
             raise _Unfit("the low model is beyond the limit without the damage")
         guilty = kind.damage(low, plant, plot) if plot.converter else ()
         if plot.converter and not guilty:

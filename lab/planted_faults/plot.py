@@ -31,11 +31,13 @@ class Plant:
         guilty: names of the nodes any of which is the right answer.
         nodes: names of all nodes that are new or changed: with these in float32, all is well.
         variant: which form of its kind it has.
+        low_only: only the low model of the tool has the fault.
     """
 
     guilty: tuple[str, ...]
     nodes: tuple[str, ...]
     variant: str
+    low_only: bool = False
 
 
 class Plot:
@@ -80,5 +82,5 @@ Damage = Callable[[onnx.ModelProto, Plant, Plot], tuple[str, ...]]
 
 
 def power_of_two(value: float) -> float:
-    """Return the largest power of two that is at most a value."""
-    return 2.0 ** math.floor(math.log2(value))
+    """Return the largest power of two that is at most a value, and that float16 holds."""
+    return 2.0 ** min(math.floor(math.log2(value)), 15)

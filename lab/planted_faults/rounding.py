@@ -15,9 +15,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from planted_faults.editing import copy_of
-from planted_faults.running import Arrays, error_between, opened
+from planted_faults.running import Arrays, error_between, opened, outputs_of
 
-__all__ = ["Switched", "float_nodes", "rounded", "smallest_cure"]
+__all__ = ["Switched", "first_alarm", "float_nodes", "rounded", "smallest_cure"]
 
 _LOW = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 _NUMPY = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -117,6 +117,40 @@ def rounded(model: onnx.ModelProto, dtype: str, keeps: Collection[str] = ()) -> 
     del copy.graph.value_info[:]
     _Rounder(copy, dtype, keeps).write()
     return copy
+
+
+def first_alarm(model: onnx.ModelProto, low: onnx.ModelProto, sample: Arrays, among: Collection[str]) -> str | None:
+    """Return the first of some nodes whose result is no number any more, or a row of zeros; None if there is none.
+
+    Args:
+        model: the float32 model.
+        low: the same, rounded.
+        sample: what is fed.
+        among: names of the nodes.
+    """
+    nodes = [node for node in model.graph.node if node.name in among]
+    floats = _float_values(model)
+    names = [name for node in nodes for name in node.output if name in floats]
+    wide, narrow = (_shown(each, names, sample) for each in (model, low))
+    for node in nodes:
+        if any(_alarms(wide[name], narrow[name]) for name in node.output if name in floats):
+            return str(node.name)
+    return None
+
+
+def _shown(model: onnx.ModelProto, names: Collection[str], sample: Arrays) -> Arrays:
+    copy = copy_of(model)
+    known = {value.name for value in copy.graph.output}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names if name not in known]
+    copy.graph.output.extend(values)
+    return outputs_of(copy, sample)
+
+
+def _alarms(wide: np.ndarray, narrow: np.ndarray) -> bool:
+    if not np.isfinite(narrow[np.isfinite(wide)]).all():
+        return True
+    rows = np.atleast_2d(wide).any(axis=-1) & ~np.atleast_2d(narrow).any(axis=-1)
+    return bool(rows.any())
 
 
 class Switched:

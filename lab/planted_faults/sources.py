@@ -33,7 +33,7 @@ _CORPUS = (
     "exported/small_speech/dynamo.onnx",
     "exported/small_unet/dynamo.onnx",
     "exported/small_unet/torchscript.onnx",
-    "shipped/arabic-name-romanizer/arabic_name_romanizer__resources__encoder.onnx",
+    "shipped/arabic-name-romanizer/resources__persian__encoder.onnx",
     "shipped/arabic-name-romanizer/resources__persian__decoder.onnx",
     "shipped/basic-pitch/nmp.onnx",
     "shipped/magika/model.onnx",
@@ -119,11 +119,13 @@ def _is_fit(array: np.ndarray) -> bool:
 
 
 def sources(corpus: pathlib.Path | None) -> list[list[Source]]:
-    """Return the models in groups that are drawn equally often: small graphs, the repository's, twice the corpus."""
+    """Return the models in groups that are drawn equally often: small graphs, the repository's, those of a corpus."""
     groups = [
         [Source(name) for name in SMALL_NETS],
         [Source(path.stem, path) for path in sorted(MODELS.glob("*.onnx"))],
     ]
     named = [] if corpus is None else [corpus / name for name in _CORPUS]
-    real = [Source(f"{path.parent.name}_{path.stem}", path) for path in named if path.exists()]
-    return [*groups, real, real] if real else groups
+    for folder in ("exported", "shipped"):
+        paths = [path for path in named if path.exists() and path.parents[1].name == folder]
+        groups.append([Source(f"{path.parent.name}_{path.stem}", path) for path in paths])
+    return [group for group in groups if group]
