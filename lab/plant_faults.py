@@ -5,9 +5,10 @@
     python lab/plant_faults.py --seed 36 --kind wrong_cast --count 3 OUT   # cases of one kind
 
 OUT/<number>_<kind>_<model>/ holds `float32.onnx`, `low.onnx` where another tool made the 16-bit model, `inputs.npz` and
-`truth.json`. Every fault is proven: it bites in 16 bits, and not without the plant; otherwise another place is drawn. A
-case depends on the seed, its number and the models only. Without --corpus the models of `models/` and the small graphs
-of `planted_faults/small_nets.py` are drawn; the default draws are seeds 36 and 37, 30 cases each, with a corpus.
+`truth.json`; a fault of training has no files of models, but the call that builds its program. Every fault is proven:
+it bites in 16 bits, and not without the plant; otherwise another place is drawn. A case depends on the seed, the models
+and the cases before it only. Without --corpus the models of `models/` and the small graphs of
+`planted_faults/small_nets.py` are drawn; the default draws are seeds 36 and 37, 30 cases each, with a corpus.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 from planted_faults.kinds import KINDS
 from planted_faults.planting import Case, draw_case, write
 from planted_faults.sources import sources
+from planted_faults.training import TRAINING, training_truth
 
 _MOST_OF_A_MODEL = 4  # cases of one run
 
@@ -41,7 +43,11 @@ def main() -> int:
     planted: list[tuple[str, str]] = []
     started = time.monotonic()
     for number, kind in enumerate(_kinds(options.seed, options.count, options.kind)):
-        case = draw_case(kind, (options.seed, number), models, _used(kind, planted))
+        if kind == TRAINING:
+            truth, feed = training_truth(options.seed, number)
+            case = Case(None, None, feed, truth, {})
+        else:
+            case = draw_case(kind, (options.seed, number), models, _used(kind, planted))
         planted.append((kind, case.truth["model"]))
         write(case, options.out / f"{number:02}_{kind}_{case.truth['model']}")
         repeated.update(case.repeated)
@@ -61,6 +67,8 @@ def _used(kind: str, planted: Sequence[tuple[str, str]]) -> set[str]:
 
 def _line(case: Case) -> str:
     truth = case.truth
+    if case.float32 is None:
+        return f"{truth['kind']:22} {truth['model']:28} scale {truth['scale']:.3g}, losses {truth['losses']}"
     error = truth["error_without"]
     shown = [
         f"{truth['kind']:22} {truth['model']:28.28} {truth['variant']:18.18} {truth['dtype']}",
@@ -79,7 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=36, help="of the draw (default 36)")
     parser.add_argument("--count", type=int, default=30, help="cases (default 30)")
     parser.add_argument("--corpus", type=pathlib.Path, metavar="ROOT", help="also plant into models of this corpus")
-    parser.add_argument("--kind", choices=list(KINDS), help="plant this kind only")
+    parser.add_argument("--kind", choices=[*KINDS, TRAINING], help="plant this kind only")
     return parser.parse_args()
 
 
@@ -87,9 +95,9 @@ def _kinds(seed: int, count: int, kind: str | None) -> list[str]:
     """Return the kind of each case: all of them equally often, in an order that the seed draws."""
     if kind is not None:
         return [kind] * count
-    draw, kinds = np.random.default_rng(seed), list[str]()
+    draw, every, kinds = np.random.default_rng(seed), [*KINDS, TRAINING], list[str]()
     while len(kinds) < count:
-        kinds += [list(KINDS)[index] for index in draw.permutation(len(KINDS))]
+        kinds += [every[index] for index in draw.permutation(len(every))]
     return kinds[:count]
 
 

@@ -35,6 +35,11 @@ class Kind:
     foreign: bool = False
     on_device: bool = False
 
+    @property
+    def damages(self) -> bool:
+        """Whether the low model is right until the damage is done, or on the CPU."""
+        return self.on_device or self.damage is not low_only.nothing
+
 
 KINDS: dict[str, Kind] = {
     "residual_overflow": Kind(overflows.residual_overflow),
@@ -43,7 +48,7 @@ KINDS: dict[str, Kind] = {
     "epsilon_lost": Kind(vanishing.epsilon_lost, tools=_PLAIN, foreign=True),  # the others keep or clip it
     "wrong_cast": Kind(low_only.lookup, _BOTH, damage=low_only.cast_ids, foreign=True),
     "low_sum": Kind(overflows.low_sum),
-    "constant_beyond_range": Kind(overflows.constant_beyond_range, tools=CLIPPING),
+    "constant_beyond_range": Kind(overflows.constant_beyond_range, tools=(*CLIPPING, "onnxruntime")),
     "masked_row": Kind(overflows.masked_row, _BOTH, tools=_PLAIN),
     "quiet_input": Kind(vanishing.quiet_input, tools=("plain", "amp_transpiler")),
     "device_fault": Kind(low_only.device_fault, _BOTH, tools=_PLAIN, foreign=True, on_device=True),

@@ -18,7 +18,7 @@ _SMALLEST = 2.0**-10  # a magnitude that can be scaled up to the range by a cons
 def residual_overflow(plot: Plot) -> Plant:
     """A stream is scaled up before a sum and down after it: the addends fit, their sum does not."""
     adds = [place for place in plot.source.places if _addends(plot, place) is not None]
-    if adds and plot.draw.random() < 0.85:
+    if plot.draw.random() < 0.5:
         return _scaled_add(plot, plot.one_of(adds))
     place = plot.place(lambda place: place.peak > 4 * _SMALLEST)
     scale = power_of_two(64000 / place.peak)
@@ -46,9 +46,9 @@ def _addends(plot: Plot, place: Place) -> tuple[Place, Place] | None:
 
 
 def _scale_of(pair: Sequence[Place]) -> float:
-    """Return a number of three bits that brings the larger addend close to the end of the range."""
+    """Return a number of a few bits that brings the larger addend close to the end of the range."""
     largest = 64000 / max(place.peak for place in pair)
-    unit = power_of_two(largest) / 4
+    unit = power_of_two(largest) / 16
     return unit * (largest // unit)
 
 

@@ -38,14 +38,14 @@ class Case:
     """A planted fault.
 
     Attributes:
-        float32: the model.
+        float32: the model; None for a fault of training, whose program is built as the truth says.
         low: the foreign low model; None if the debugger converts.
         sample: what it fails on.
         truth: what `truth.json` says.
         repeated: why draws were repeated before this one: reason -> count.
     """
 
-    float32: onnx.ModelProto
+    float32: onnx.ModelProto | None
     low: onnx.ModelProto | None
     sample: Arrays
     truth: dict[str, Any]
@@ -171,7 +171,7 @@ def _low_model(kind: Kind, plot: Plot, plant: Plant, truth: dict[str, Any], refe
     try:
         low = TOOLS[plot.converter][0](plot.model, plot.dtype) if plot.converter else own(plot.model, plot.dtype)
         limit = LIMITS[plot.dtype]
-        if plant.low_only and error_between(reference, low_outputs(low, plot.sample)) > limit / _MARGIN:
+        if kind.damages and error_between(reference, low_outputs(low, plot.sample)) > limit / _MARGIN:
             raise _Unfit("the low model is beyond the limit without the damage")
         guilty = kind.damage(low, plant, plot) if plot.converter else ()
         if plot.converter and not guilty:
@@ -218,7 +218,8 @@ def _number(error: float) -> float | str:
 def write(case: Case, folder: pathlib.Path) -> None:
     """Write the files of a case into a new folder."""
     folder.mkdir(parents=True)
-    onnx.save(case.float32, folder / "float32.onnx")
+    if case.float32 is not None:
+        onnx.save(case.float32, folder / "float32.onnx")
     if case.low is not None:
         onnx.save(case.low, folder / "low.onnx")
     np.savez(folder / "inputs.npz", **case.sample)  # type: ignore[arg-type]
