@@ -20,16 +20,17 @@ def residual_overflow(plot: Plot) -> Plant:
     adds = [place for place in plot.source.places if _addends(plot, place) is not None]
     if plot.draw.random() < 0.5:
         return _scaled_add(plot, plot.one_of(adds))
+    variant = plot.one_of(["doubled", "rectified"])
     place = plot.place(lambda place: place.peak > 4 * _SMALLEST)
     scale = power_of_two(64000 / place.peak)
-    if scale * place.peak < 33500:
+    if scale * float(place.array.max()) < 33500:
         raise NoPlace
     edit = plot.editor(place)
     up = edit.node("Mul", place.value, scale)
-    total = edit.node("Add", up, up)
+    total = edit.node("Add", up, up if variant == "doubled" else edit.node("Relu", up))
     guilty = edit.last
     edit.replace(edit.node("Mul", total, 0.5 / scale))
-    return Plant((guilty,), tuple(edit.added), "doubled")
+    return Plant((guilty,), tuple(edit.added), variant)
 
 
 def _addends(plot: Plot, place: Place) -> tuple[Place, Place] | None:

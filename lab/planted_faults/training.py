@@ -71,7 +71,7 @@ def build(network: str, scale: float) -> Training:
         x, label = static.data("x", list(shape), "float32"), static.data("label", [shape[0], 1], "int64")
         loss = paddle.mean(F.cross_entropy(logits_of(x), label))
         optimizer: Any = static.amp.decorate(
-            paddle.optimizer.SGD(0.1),
+            paddle.optimizer.SGD(0.01),
             level="O2",
             dtype="float16",
             init_loss_scaling=scale,
