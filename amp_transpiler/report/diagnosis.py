@@ -110,7 +110,7 @@ class Diagnosis:
         dtype: the low format.
         given: the samples are the user's, not made up.
         samples: how many there are.
-        passes: how often all samples ran through the model.
+        passes: how often all samples ran through the model for it.
         error: the largest error of an output: see `OutputComparison.relative`; infinite if an output is infinite or NaN.
         excess: the same over what is allowed: more than 1 if a limit is exceeded.
         outputs: the comparison of every output.

@@ -1,0 +1,283 @@
+"""Finds which node is to blame where a low model is wrong: `amp_transpiler.debug`, and `amp-transpile debug`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.differences import Measured
+from amp_transpiler.diagnosis.cure import find_cure, units_of
+from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
+from amp_transpiler.diagnosis.joined import join
+from amp_transpiler.diagnosis.pairs import pair
+from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
+from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
+from amp_transpiler.diagnosis.suspects import Findings, rows_of, suspects_of
+from amp_transpiler.errors import InputError, ModelError
+from amp_transpiler.files.loading import Source, load
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.pipeline import transpile
+from amp_transpiler.precision.device_faults import DeviceFaults
+from amp_transpiler.precision.limits import Tolerance
+from amp_transpiler.program.program import Program
+from amp_transpiler.report.clock import Clock
+from amp_transpiler.report.diagnosis import Cure, Diagnosis, NodeDiagnosis, Suspect
+from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
+from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
+from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
+from amp_transpiler.verification.device_draws import error_of
+from amp_transpiler.verification.fixed_sample import Surveys
+from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
+
+__all__ = ["debug"]
+
+logger = logging.getLogger(__name__)
+
+_NO_DERIVATIVES: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
+_SAMPLES = 3  # that are differentiated
+_PASSES = 3  # what float32 computes; side by side; derivatives
+_DEFAULT_TOLERANCE: Mapping[str, float] = {"float16": 0.02, "bfloat16": 0.05}  # that of level auto
+
+
+def debug(  # noqa: PLR0913  options of a public function, all but two by keyword
+    model: Source,
+    low: Source | None = None,
+    *,
+    inputs: Inputs | None = None,
+    dtype: DtypeName | None = None,
+    level: LevelName = "O2",
+    target: TargetName = "cuda",
+    ort: str | None = None,
+    device: str = "H100",
+    tolerance: Tolerance | None = None,
+    cure: bool = True,
+    fix: str | os.PathLike[str] | None = None,
+) -> Diagnosis:
+    """Find which node is to blame where a low model is wrong.
+
+    Both models run side by side on the same data, the low one emulated. Each low node runs a second time on what the
+    float32 node reads, so that its own error is known; derivatives say what that adds to the outputs.
+
+    Args:
+        model: The float32 model: a path, `onnx.ModelProto`, `onnx_ir.Model` or a `Program`. It is never changed.
+        low: A low model of any tool, made from it. None: the float32 model is converted as `level` says, without any
+            repair.
+        inputs: Samples, as `transpile` takes them. None: inputs made up from the model's shapes.
+        dtype: The low format. Default: that of `low`, or float16.
+        level: What a conversion makes low, where `low` is None, and for the cure.
+        target: Whose kernels count.
+        ort: The ONNX Runtime that is to run the low model. Default: the installed one.
+        device: The device whose arithmetic and faults count.
+        tolerance: The largest error of an output that is no fault, as `transpile` takes it. Default: that of level
+            auto, 0.02 in float16 and 0.05 in bfloat16.
+        cure: Find the fewest nodes that mend the model if they stay float32; each set is proven by a run.
+        fix: Write the mended model here, and the recipe of its conversion beside it (`.recipe.json`).
+
+    Returns:
+        The diagnosis.
+
+    Raises:
+        InputError: a model, an option or an input is wrong, or the models cannot be run.
+        CheckFailed: the mended model is refused; nothing is written.
+
+    Example::
+
+        import amp_transpiler as amp
+
+        diagnosis = amp.debug("model.onnx", inputs="samples.npz")
+        if diagnosis.guilty is not None:
+            print(diagnosis.guilty.node, diagnosis.guilty.why)
+    """
+    loaded = None if low is None else load(low)
+    options = _options(loaded, level, dtype, target, ort, device, tolerance)
+    subject = subject_of(model, loaded, options)
+    try:
+        return _diagnosed(subject, options, inputs, cure=cure or fix is not None, fix=fix, model=model)
+    except CannotCompare as reason:
+        raise InputError(f"{subject.source.source or 'the model'} cannot be diagnosed: {reason}") from reason
+    except RUN_ERRORS as error:
+        raise InputError(
+            f"{subject.source.source or 'the model'} cannot be diagnosed, as the two models do not run side by side: "
+            f"{error_text(error)}"
+        ) from error
+
+
+def _options(
+    low: Program | None,
+    level: LevelName,
+    dtype: DtypeName | None,
+    target: TargetName,
+    ort: str | None,
+    device: str,
+    tolerance: Tolerance | None,
+) -> ConversionOptions:
+    if dtype is None:
+        dtype = "float16"
+        if low is not None:
+            typed = low.clone()
+            propagate_types(typed.model)
+            found = dtype_of(typed)
+            dtype = "bfloat16" if found is not None and found.name == "bfloat16" else "float16"
+    if tolerance is None:
+        tolerance = _DEFAULT_TOLERANCE.get(str(dtype), 0.02)
+    return ConversionOptions(
+        level=level, dtype=dtype, target=target, ort=ort, device=device, tolerance=tolerance, fuse="none"
+    )
+
+
+def _diagnosed(
+    subject: Subject,
+    options: ConversionOptions,
+    inputs: Inputs | None,
+    *,
+    cure: bool,
+    fix: str | os.PathLike[str] | None,
+    model: Source,
+) -> Diagnosis:
+    policy, limits = subject.policy, subject.policy.limits
+    reference = make_reference(subject.source, subject.prepared, inputs)
+    conversions = Conversions(
+        subject.prepared,
+        policy,
+        subject.ranges,
+        reference,
+        None,
+        Clock(None).phase,
+        judging_arithmetic(subject.prepared, policy),
+    )
+    judged = conversions.judge(limits, is_float32=False).judged(subject.low)
+    findings, subject = _findings(subject, reference)
+    rows = rows_of(findings)
+    allowed = min((limits.for_output(name) for name in judged.outputs), default=limits.tolerance)
+    suspects = suspects_of(findings, rows, allowed)
+    kernels = _wrong_kernels(subject)
+    is_wrong = judged.excess > 1.0
+    suspects = (*suspects, *kernels) if is_wrong else (*kernels, *suspects)
+    guilty = suspects[0] if suspects and (is_wrong or kernels) else None
+    cured = None
+    notes = []
+    if guilty is not None and is_wrong and cure:
+        cured = find_cure(conversions, units_of(findings, suspects))
+        if cured is None:
+            notes.append("no set of the suspected nodes mends it")
+    path: tuple[str, ...] = ()
+    by_node = _worst_rows(rows)
+    if guilty is not None:
+        path = fault_path(subject.reference, by_node, guilty.node, allowed)
+    record = None
+    if cured is not None:
+        errors = [error_of(row) for row in cured.measured.outputs.values()]
+        record = Cure(nodes=cured.nodes, error=max(errors, default=0.0), excess=cured.measured.excess, runs=cured.runs)
+        if fix is not None:
+            record = dataclasses.replace(record, written=_fixed(model, options, inputs, record, fix))
+    return Diagnosis(
+        source=str(subject.source.source or "the model"),
+        low=str(subject.low.source or "the low model") if subject.is_foreign else None,
+        dtype=subject.format.name,
+        given=reference.given,
+        samples=len(reference.samples),
+        passes=_PASSES,
+        error=max((error_of(row) for row in judged.outputs.values()), default=0.0),
+        excess=judged.excess,
+        outputs=judged.outputs,
+        guilty=guilty,
+        suspects=suspects,
+        path=path,
+        absorbed=where_absorbed(by_node, path),
+        nodes=rows,
+        unmatched=tuple(str(node.name) for node in findings.pairs.unmatched),
+        cure=record,
+        notes=tuple(notes),
+    )
+
+
+def _findings(subject: Subject, reference: Reference) -> tuple[Findings, Subject]:
+    """Run both programs side by side and differentiate the float32 one; return what was measured."""
+    names = [str(value.name) for value in subject.reference.model.graph.inputs]
+    samples = reference.feeds(names)
+    subject = subject.without_branches(samples[0])
+    pairs = pair(subject.reference, subject.low)
+    joined = join(subject.reference, subject.low, pairs)
+    surveys = Surveys(subject.reference)
+    shapes, _ = surveys.of(samples[0])
+    measured = compare_side_by_side(joined, shapes, subject.format, samples)
+    felt = _felt(subject, samples, measured, surveys)
+    values = {str(value.name): value for node in subject.reference.model.graph for value in node.outputs}
+    return Findings(values, pairs, joined.triples, measured, felt, subject.format), subject
+
+
+def _felt(
+    subject: Subject, samples: Sequence[Mapping[str, Any]], measured: Mapping[str, Measured], surveys: Surveys
+) -> dict[str, float] | None:
+    """Return what the rounding of each result adds to the worst output; None where derivatives cannot be had."""
+    low = subject.format
+    forms = low_forms(subject.reference.model, subject.policy.target, low)
+    beyond = frozenset(name for name, facts in measured.items() if math.isinf(facts.rounding))
+    chosen = samples[:: math.ceil(len(samples) / _SAMPLES)]
+    try:
+        sensitivity = measure_sensitivity(subject.reference, low, forms, chosen, beyond=beyond, surveys=surveys)
+    except _NO_DERIVATIVES as error:
+        logger.info("no derivatives: %s", error)
+        return None
+    felt: dict[str, float] = {}
+    for contributions in sensitivity.by_output.values():
+        for name, square in contributions.casts.items():
+            felt[name] = max(square, felt.get(name, 0.0))
+    return felt
+
+
+def _wrong_kernels(subject: Subject) -> tuple[Suspect, ...]:
+    """Return the low nodes whose kernel on the device is known to compute something else, which emulation hides."""
+    faults = DeviceFaults(subject.low.model, subject.policy.target, subject.format, subject.policy.device)
+    suspects = []
+    for node in subject.low.model.graph:
+        if all(value.dtype != subject.format.dtype for value in (*node.inputs, *node.outputs) if value is not None):
+            continue
+        if (fault := faults.of(node)) is not None:
+            result = next(str(value.name) for value in node.outputs if value.name)
+            suspects.append(
+                Suspect(
+                    node=str(node.name),
+                    op=operator_name(node),
+                    value=result,
+                    fault="kernel",
+                    contribution=math.inf,
+                    why=str(fault),
+                )
+            )
+    return tuple(suspects)
+
+
+def _worst_rows(rows: Sequence[NodeDiagnosis]) -> dict[str, NodeDiagnosis]:
+    """Return node -> the row of its worst result."""
+    worst: dict[str, NodeDiagnosis] = {}
+    for row in rows:
+        before = worst.get(row.node)
+        if before is None or (row.infinite, row.error) > (before.infinite, before.error):
+            worst[row.node] = row
+    return worst
+
+
+def _fixed(
+    model: Source,
+    options: ConversionOptions,
+    inputs: Inputs | None,
+    cure: Cure,
+    path: str | os.PathLike[str],
+) -> str:
+    """Write the model converted with the cure's nodes in float32, and the recipe of that; return the path."""
+    patterns = [f"^{re.escape(name)}$" for name in cure.nodes]
+    changed = {**options.changed(), "disable_amp": patterns, "inputs": inputs}
+    report = transpile(model, path, **changed)
+    report.save_recipe(f"{os.fspath(path)}.recipe.json")
+    return os.fspath(path)
