@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -81,7 +81,7 @@ class _Pairing:
         unmatched = [
             node
             for node in self._reference
-            if node not in self._used and not _is_float_cast(node) and not any(v in self._taken for v in node.outputs)
+            if node.op_type not in _CASTS and not any(value in self._taken for value in node.outputs)
         ]
         return Pairs(self._taken, tuple(unmatched))
 
@@ -105,25 +105,22 @@ class _Pairing:
                 self._taken[its] = value
 
     def _partner(self, node: ir.Node) -> ir.Node | None:
-        fitting = sorted(self._fitting(node), key=lambda other: self._order[other])
-        named = self._nodes.get(str(node.name))
-        if named is not None and (named in fitting or not fitting):
-            return named if named not in self._used and _is_same_operator(node, named) else None
-        if len(fitting) <= 1:
-            return fitting[0] if fitting else None
-        return max(fitting, key=lambda other: self._likeness(node, other))
-
-    def _fitting(self, node: ir.Node) -> Iterator[ir.Node]:
-        """Yield the nodes that read what this one reads, as far as that is paired."""
         reads = [self._of_low.get(value) if value is not None else None for value in node.inputs]
+        named = self._nodes.get(str(node.name))
+        if named is not None and self._fits(node, reads, named):
+            return named
         first = next((value for value in reads if value is not None), None)
-        if first is None:
-            return
-        for other in self._readers[_through_casts(first)]:
-            if other not in self._used and _is_same_operator(node, other) and self._reads_the_same(node, reads, other):
-                yield other
+        readers = () if first is None else self._readers[_through_casts(first)]
+        fitting = [other for other in readers if self._fits(node, reads, other)]
+        if not fitting:
+            return None
+        return max(fitting, key=lambda other: (*self._likeness(node, other), -self._order[other]))
 
-    def _reads_the_same(self, node: ir.Node, reads: Iterable[ir.Value | None], other: ir.Node) -> bool:
+    def _fits(self, node: ir.Node, reads: Sequence[ir.Value | None], other: ir.Node) -> bool:
+        """Whether another node computes the same and reads the same, as far as that is paired."""
+        return other not in self._used and _is_same_operator(node, other) and self._reads_the_same(node, reads, other)
+
+    def _reads_the_same(self, node: ir.Node, reads: Sequence[ir.Value | None], other: ir.Node) -> bool:
         if len(node.inputs) != len(other.inputs):
             return False
         for mine, known, its in zip(node.inputs, reads, other.inputs, strict=True):

@@ -180,7 +180,9 @@ def _why(findings: Findings, row: NodeDiagnosis) -> str:
     if row.fault == "overflow":
         if row.largest > low.max:
             return f"its result reaches {row.largest:.6g}, and {low.name} ends at {low.max:.6g}"
-        return f"{row.own_infinite:.3g} of its numbers become infinite or NaN, which are finite in float32"
+        if not row.own_infinite:
+            return "its result has another shape in the low model"
+        return f"{100 * row.own_infinite:.3g} % of its numbers become infinite or NaN, which are finite in float32"
     if row.fault == "vanishing":
         share = f"{100 * row.own_vanished:.3g} % of its numbers"
         return f"{share} become zero: {low.name} holds nothing below {low.smallest:.3g}"
@@ -189,4 +191,5 @@ def _why(findings: Findings, row: NodeDiagnosis) -> str:
         return f"it reads {names}, which {low.name} does not hold: the low model has other numbers there"
     if row.fault == "integers":
         return f"{100 * row.own_error:.3g} % of its whole numbers or truth values come out as others"
-    return f"its own rounding is {100 * row.own_error:.3g} % of its result, and adds that much to an output"
+    assert row.contribution is not None
+    return f"its own rounding is {100 * row.own_error:.3g} %, which adds {100 * row.contribution:.3g} % to an output"
