@@ -43,9 +43,9 @@ def units_of(findings: Findings, suspects: Sequence[Suspect]) -> list[tuple[str,
 
 
 def _unit(findings: Findings, suspect: Suspect) -> tuple[str, ...]:
-    value, measured = findings.reference[suspect.value], findings.measured[suspect.value]
-    if suspect.fault not in ("overflow", "vanishing") or not measured.own.infinite + measured.own.vanished:
+    if suspect.fault not in ("overflow", "vanishing"):
         return (suspect.node,)
+    value = findings.reference[suspect.value]
     readers: dict[ir.Node, None] = {}
     for use in value.uses():
         if isinstance(use.node.graph, ir.Graph) and use.node.graph is value.graph:

@@ -15,7 +15,7 @@ from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.cure import find_cure, units_of
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import join
-from amp_transpiler.diagnosis.pairs import pair
+from amp_transpiler.diagnosis.pairs import Pairs, pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
 from amp_transpiler.diagnosis.suspects import Findings, rows_of, suspects_of
@@ -160,7 +160,7 @@ def _diagnosed(
     rows = rows_of(findings)
     allowed = min((limits.for_output(name) for name in judged.outputs), default=limits.tolerance)
     suspects = suspects_of(findings, rows, allowed)
-    kernels = _wrong_kernels(subject)
+    kernels = _wrong_kernels(subject, findings.pairs)
     is_wrong = judged.excess > 1.0
     suspects = (*suspects, *kernels) if is_wrong else (*kernels, *suspects)
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
@@ -236,25 +236,28 @@ def _felt(
     return felt
 
 
-def _wrong_kernels(subject: Subject) -> tuple[Suspect, ...]:
+def _wrong_kernels(subject: Subject, pairs: Pairs) -> tuple[Suspect, ...]:
     """Return the low nodes whose kernel on the device is known to compute something else, which emulation hides."""
     faults = DeviceFaults(subject.low.model, subject.policy.target, subject.format, subject.policy.device)
+    of_low = {mine: its for its, mine in pairs.low.items()}
     suspects = []
     for node in subject.low.model.graph:
-        if all(value.dtype != subject.format.dtype for value in (*node.inputs, *node.outputs) if value is not None):
+        types = {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}
+        if subject.format.dtype not in types or (fault := faults.of(node)) is None:
             continue
-        if (fault := faults.of(node)) is not None:
-            result = next(str(value.name) for value in node.outputs if value.name)
-            suspects.append(
-                Suspect(
-                    node=str(node.name),
-                    op=operator_name(node),
-                    value=result,
-                    fault="kernel",
-                    contribution=math.inf,
-                    why=str(fault),
-                )
+        paired = next((of_low[value] for value in node.outputs if value in of_low), None)
+        value = node.outputs[0] if paired is None else paired
+        named = node if paired is None else paired.producer()
+        suspects.append(
+            Suspect(
+                node=str(named.name if named is not None else ""),
+                op=operator_name(node),
+                value=str(value.name),
+                fault="kernel",
+                contribution=math.inf,
+                why=str(fault),
             )
+        )
     return tuple(suspects)
 
 

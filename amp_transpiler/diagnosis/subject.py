@@ -94,9 +94,18 @@ def subject_of(model: Source, low: Source | None, options: ConversionOptions) ->
     else:
         reference, other = plain_copy(job.source), plain_copy(load(low))
         _require_low(other)
+    _require_float32(reference)
     for program in (reference, other):
         NameNodes()(program.model)
     return Subject(job.source, prepared, reference, other, low is not None, job.policy, job.ranges)
+
+
+def _require_float32(program: Program) -> None:
+    if (low := dtype_of(program)) is not None:
+        raise InputError(
+            f"the model {program.source or program!r} has {low.name} values itself: expected the float32 model that a "
+            "low one is compared with; give that, and this one as the low model"
+        )
 
 
 def _require_low(program: Program) -> None:
