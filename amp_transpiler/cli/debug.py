@@ -52,10 +52,9 @@ def recipe_beside(fix: str) -> pathlib.Path:
 
 
 def _diagnosed(options: DebugOptions) -> Diagnosis:
-    # The engine is a room of its own, which comes beside this command.
-    from amp_transpiler.diagnosis.debug import debug as diagnose  # type: ignore[import-not-found]  # until it is there
+    from amp_transpiler.diagnosis.debug import debug as diagnose  # behind the checks of places, which take no time
 
-    diagnosis: Diagnosis = diagnose(
+    return diagnose(
         options.float32,
         options.low,
         inputs=options.inputs,
@@ -68,7 +67,6 @@ def _diagnosed(options: DebugOptions) -> Diagnosis:
         cure=not options.no_cure,
         fix=None if options.fix is None else pathlib.Path(options.fix),
     )
-    return diagnosis
 
 
 def _check_places(options: DebugOptions) -> None:

@@ -9,6 +9,7 @@ from amp_transpiler.cli.parser import Formatter, Parser
 from amp_transpiler.cli.places import STREAM, check_name
 from amp_transpiler.errors import OptionError
 from amp_transpiler.options.reading import tolerance
+from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
 from amp_transpiler.targets import TARGETS
 
 __all__ = ["DEBUG", "DebugOptions", "debug_parser", "parse_debug"]
@@ -47,9 +48,9 @@ class DebugOptions:
     float32: str
     low: str | None
     inputs: str | None
-    dtype: str | None
-    level: str
-    target: str
+    dtype: DtypeName | None
+    level: LevelName
+    target: TargetName
     ort: str | None
     device: str
     tolerance: float | str | None

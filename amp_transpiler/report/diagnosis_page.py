@@ -24,6 +24,7 @@ from amp_transpiler.report.diagnosis_text import (
     share_or_infinite,
     something_is_wrong,
     suspects_table,
+    suspects_title,
     unmatched_words,
 )
 from amp_transpiler.report.figures import has_floats
@@ -69,6 +70,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         error_chart=Markup(error_chart(outputs)) if any(map(has_floats, outputs)) else "",  # noqa: S704  escaped there
         course=Markup(error_course(diagnosis)),  # noqa: S704  the chart has escaped the names in it
         course_words=_COURSE,
+        suspects_title=suspects_title(diagnosis).capitalize(),
         suspects=linked(suspects_table(diagnosis, reasons=True), anchors),
         way=[text for text in (path_words(diagnosis), absorbed_words(diagnosis)) if text],
         cure="" if diagnosis.cure is None else cure_words(diagnosis.cure),

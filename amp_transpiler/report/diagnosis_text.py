@@ -30,6 +30,7 @@ __all__ = [
     "share_or_infinite",
     "something_is_wrong",
     "suspects_table",
+    "suspects_title",
     "unmatched_words",
 ]
 
@@ -125,6 +126,13 @@ def suspects_table(diagnosis: Diagnosis, *, reasons: bool = False) -> PageTable:
         Column("why", lambda suspect: suspect.why, lambda _: reasons, kind=lambda _: "words"),
     ]
     return table_of("Suspects", columns, diagnosis.suspects)
+
+
+def suspects_title(diagnosis: Diagnosis) -> str:
+    """Return what the table of suspects shows: without a fault nobody is suspected of one."""
+    if something_is_wrong(diagnosis):
+        return "suspects, with what their own error adds to the outputs"
+    return "what adds most to the error of the outputs"
 
 
 def path_words(diagnosis: Diagnosis, *, ends: tuple[int, int] | None = None) -> str:
@@ -225,7 +233,7 @@ def _suspects(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     table = suspects_table(diagnosis)
     if not table.rows:
         return
-    yield _title("suspects, with what their own error adds to the outputs")
+    yield _title(suspects_title(diagnosis))
     shown = dataclasses.replace(table, rows=table.rows[:_SUSPECTS])
     yield _indented(text_table(shown), *_more(len(table.rows) - len(shown.rows)))
 
