@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from amp_transpiler.report.diagnosis import Diagnosis, NodeDiagnosis
-from amp_transpiler.report.diagnosis_text import share_or_infinite
+from amp_transpiler.report.diagnosis_text import error_of, own_error_of, share_or_infinite
 from amp_transpiler.report.table import printable
 from amp_transpiler.report.wording import percent
 
@@ -28,14 +28,15 @@ def error_course(diagnosis: Diagnosis) -> str:
     and none at all, lie on its lower end. However many nodes there are, the picture has at most some thousand dots.
     """
     rows = diagnosis.nodes
-    if not any(row.error != 0 or row.own_error != 0 for row in rows):
+    if not any(error_of(row) != 0 or own_error_of(row) != 0 for row in rows):
         return ""
     scale = _Scale(rows)
     on_path = {name: place for place, name in enumerate(diagnosis.path)}
-    drawn = list(_drawn(rows, on_path))
+    shown = {*on_path, *([] if diagnosis.guilty is None else [diagnosis.guilty.node])}
+    drawn = list(_drawn(rows, shown))
     parts = [*scale.axes(), _path(scale, drawn, on_path)]
-    parts += [_dot(scale, row, "alone", row.own_error) for row in drawn if row.own_error != 0]
-    parts += [_dot(scale, row, f"error{' path' if row.node in on_path else ''}", row.error) for row in drawn]
+    parts += [_dot(scale, row, "alone", own_error_of(row)) for row in drawn if own_error_of(row) != 0]
+    parts += [_dot(scale, row, f"error{' path' if row.node in on_path else ''}", error_of(row)) for row in drawn]
     if diagnosis.guilty is not None:
         guilty = (row for row in drawn if row.node == diagnosis.guilty.node and row.value == diagnosis.guilty.value)
         parts += [part for row in guilty for part in _ring(scale, row)]
@@ -46,41 +47,39 @@ def error_course(diagnosis: Diagnosis) -> str:
     )
 
 
-def _drawn(rows: Sequence[NodeDiagnosis], on_path: Collection[str]) -> Iterator[NodeDiagnosis]:
-    """Yield the results that have a dot: those of the path, and the worst one of each place."""
+def _drawn(rows: Sequence[NodeDiagnosis], shown: Collection[str]) -> Iterator[NodeDiagnosis]:
+    """Yield the results that have a dot: those of the nodes that must be shown, and the worst one of each place."""
     per_place = max(1.0, len(rows) / _COLUMNS)
     worst: dict[int, set[int]] = {}
-    for pick in (_size_of_error, _size_of_own_error):
+    for error in (error_of, own_error_of):
         best: dict[int, int] = {}
         for index, row in enumerate(rows):
             place = int(index / per_place)
-            if place not in best or pick(row) > pick(rows[best[place]]):
+            if place not in best or _size(error(row)) > _size(error(rows[best[place]])):
                 best[place] = index
         for place, index in best.items():
             worst.setdefault(place, set()).add(index)
     for index, row in enumerate(rows):
-        if row.node in on_path or index in worst[int(index / per_place)]:
+        if row.node in shown or index in worst[int(index / per_place)]:
             yield row
 
 
-def _size_of_error(row: NodeDiagnosis) -> float:
-    return math.inf if math.isnan(row.error) else row.error
-
-
-def _size_of_own_error(row: NodeDiagnosis) -> float:
-    return math.inf if math.isnan(row.own_error) else row.own_error
+def _size(error: float) -> float:
+    """Return an error as it compares with others: what is no number is as bad as what is infinite."""
+    return math.inf if math.isnan(error) else error
 
 
 class _Scale:
     """Holds where orders and errors lie in the picture."""
 
     def __init__(self, rows: Sequence[NodeDiagnosis]) -> None:
-        errors = [error for row in rows for error in (row.error, row.own_error) if 0 < error < math.inf]
+        every = [error for row in rows for error in (error_of(row), own_error_of(row))]
+        errors = [error for error in every if 0 < error < math.inf]
         self._low = math.floor(math.log10(min(errors))) if errors else -4
         self._high = max(math.ceil(math.log10(max(errors))) if errors else 0, self._low + 1)
         self._low = max(self._low, self._high - _DECADES)
         self._first, self._last = rows[0].order, rows[-1].order
-        self._has_infinite = any(not math.isfinite(error) for row in rows for error in (row.error, row.own_error))
+        self._has_infinite = not all(map(math.isfinite, every))
 
     def across(self, order: int) -> float:
         """Return where a result lies from left to right."""
@@ -110,19 +109,19 @@ class _Scale:
 
 def _path(scale: _Scale, rows: Iterable[NodeDiagnosis], on_path: Mapping[str, int]) -> str:
     ordered = sorted((row for row in rows if row.node in on_path), key=lambda row: (on_path[row.node], row.order))
-    points = [f"{scale.across(row.order):.1f} {scale.down(row.error):.1f}" for row in ordered]
+    points = [f"{scale.across(row.order):.1f} {scale.down(error_of(row)):.1f}" for row in ordered]
     return f'<path class="path" d="M{"L".join(points)}"/>' if points else ""
 
 
 def _dot(scale: _Scale, row: NodeDiagnosis, kind: str, error: float) -> str:
-    words = f"{printable(row.node)} ({printable(row.op)}): error {share_or_infinite(row.error)}, by itself "
-    title = escape(words + share_or_infinite(row.own_error))
+    words = f"{printable(row.node)} ({printable(row.op)}): error {share_or_infinite(error_of(row))}, by itself "
+    title = escape(words + share_or_infinite(own_error_of(row)))
     place = f'cx="{scale.across(row.order):.1f}" cy="{scale.down(error):.1f}"'
     return f'<circle class="{kind}" {place} r="3"><title>{title}</title></circle>'
 
 
 def _ring(scale: _Scale, row: NodeDiagnosis) -> Iterator[str]:
-    x, y = scale.across(row.order), scale.down(row.error)
+    x, y = scale.across(row.order), scale.down(error_of(row))
     yield f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="8"/>'
     anchor, side = ("end", -12) if x > _WIDTH / 2 else ("start", 12)
     yield f'<text x="{x + side:.1f}" y="{y - 9:.1f}" text-anchor="{anchor}">guilty</text>'

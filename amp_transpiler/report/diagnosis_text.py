@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from amp_transpiler.phrases import counted, first_few
-from amp_transpiler.report.diagnosis import Cure, Diagnosis, Fault, Suspect
+from amp_transpiler.report.diagnosis import Cure, Diagnosis, Fault, NodeDiagnosis, Suspect
 from amp_transpiler.report.page_table import Column, PageTable, table_of
 from amp_transpiler.report.table import outputs_text, outputs_worst_first, printable
 from amp_transpiler.report.text_table import text_table
@@ -26,6 +26,8 @@ __all__ = [
     "cure_words",
     "diagnosis_text",
     "disable_amp_options",
+    "error_of",
+    "own_error_of",
     "path_words",
     "share_or_infinite",
     "something_is_wrong",
@@ -58,6 +60,16 @@ def share_or_infinite(fraction: float) -> str:
     if math.isfinite(fraction):
         return percent(fraction)
     return "NaN" if math.isnan(fraction) else "infinite"
+
+
+def error_of(row: NodeDiagnosis) -> float:
+    """Return the error of a result in the low model; infinite if some of its numbers are, or are NaN."""
+    return math.inf if row.infinite > 0 else row.error
+
+
+def own_error_of(row: NodeDiagnosis) -> float:
+    """Return the error of a node by itself; infinite if it makes numbers infinite or NaN."""
+    return math.inf if row.own_infinite > 0 else row.own_error
 
 
 def answer(diagnosis: Diagnosis) -> str:
@@ -104,7 +116,7 @@ def suspects_table(diagnosis: Diagnosis, *, reasons: bool = False) -> PageTable:
         diagnosis: what they are suspects of.
         reasons: say in a sentence why, and not only in a word.
     """
-    errors = {(row.node, row.value): row.own_error for row in diagnosis.nodes}
+    errors = {(row.node, row.value): own_error_of(row) for row in diagnosis.nodes}
 
     def own_error(suspect: Suspect) -> float:
         return errors.get((suspect.node, suspect.value), 0.0)

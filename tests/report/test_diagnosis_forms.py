@@ -209,6 +209,20 @@ def test_a_suspect_that_was_not_compared_has_no_own_error():
     assert cells(suspects_table(record, reasons=True), "why")[2] == "it differs"
 
 
+def test_an_error_of_the_finite_numbers_is_not_the_whole_error():
+    rows = (
+        row("/layer3/Add", 0, error=1e-8, own_error=1e-9, infinite=0.02, own_infinite=0.01),
+        row("b", 1, infinite=1.0),
+    )
+    record = dataclasses.replace(OVERFLOW, nodes=rows)
+    table = every_node_table(record)
+    assert cells(table, "error") == ["infinite", "infinite"]
+    assert cells(table, "own error") == ["infinite", "0%"]
+    assert cells(table, "infinite") == ["2%", "100%"]
+    assert cells(suspects_table(record), "own error")[0] == "infinite"
+    assert "/layer3/Add (Add): error infinite, by itself infinite" in error_course(record)
+
+
 def test_a_mended_model_is_named():
     assert "Written to out.onnx." in text_of(CASES["a mended model"][0])
     assert "--fix OUT.onnx writes" in text_of(OVERFLOW)
@@ -278,6 +292,15 @@ def test_the_picture_of_many_nodes_is_small_and_has_the_worst_ones():
     svg = error_course(of_many_nodes(9000))
     assert svg.count("<circle") < 2500
     assert "/layer450/node_4500 (" in svg
+
+
+def test_the_guilty_node_is_in_the_picture_without_a_path_and_among_worse_ones():
+    nodes = tuple(row(f"n{number}", number, error=math.nan if number % 2 else 0.5) for number in range(3000))
+    guilty = suspect("n1002", "kernel", "it differs")
+    svg = error_course(dataclasses.replace(OVERFLOW, nodes=nodes, path=(), guilty=guilty))
+    assert svg.count('class="ring"') == 1
+    assert "n1002 (Add): error 50%" in svg
+    assert svg.count("error NaN") == 600
 
 
 def test_the_picture_has_no_path_where_there_is_none():
