@@ -12,10 +12,12 @@ from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.places import STREAM, check_reports
 from amp_transpiler.errors import OutputError
 from amp_transpiler.files.durable import write_file
+from amp_transpiler.files.loading import load
 from amp_transpiler.files.occupied import occupied
 from amp_transpiler.report.as_json import dump, package_versions, plain
 from amp_transpiler.report.diagnosis_page import diagnosis_page
 from amp_transpiler.report.diagnosis_text import diagnosis_text, something_is_wrong
+from amp_transpiler.report.picture import graphs_of
 
 if TYPE_CHECKING:
     from amp_transpiler.report.diagnosis import Diagnosis
@@ -41,7 +43,7 @@ def debug(options: DebugOptions) -> int:
             else:
                 _write(text, options.json)
         if options.report is not None:
-            _write(diagnosis_page(diagnosis), options.report)
+            _write(diagnosis_page(diagnosis, graphs_of(load(options.float32))), options.report)
     is_mended = diagnosis.cure is not None and diagnosis.cure.written is not None
     return CHECK_FAILED if something_is_wrong(diagnosis) and not is_mended else OK
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from markupsafe import Markup
 
 from amp_transpiler.graph.dtypes import LowFormat, float_format
-from amp_transpiler.report.as_html import render
+from amp_transpiler.report.as_html import heat_names, render
 from amp_transpiler.report.charts import error_chart
 from amp_transpiler.report.diagnosis import Diagnosis, NodeDiagnosis
 from amp_transpiler.report.diagnosis_chart import error_course
@@ -31,14 +33,19 @@ from amp_transpiler.report.diagnosis_text import (
 )
 from amp_transpiler.report.figures import has_floats
 from amp_transpiler.report.page_table import Column, PageTable, table_of
+from amp_transpiler.report.picture import Heats, NodeFacts, drawn_levels
 from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.range_picture import range_picture, range_words
 from amp_transpiler.report.sections import linked, outputs_table
 from amp_transpiler.report.table import outputs_worst_first
 from amp_transpiler.report.wording import percent
+from amp_transpiler.view.outline import Outline
 
 __all__ = ["diagnosis_page", "every_node_table"]
 
+Graphs: TypeAlias = Iterable[tuple[str, Outline]]
+
+_HEATS: Heats = ((1.0, "100%"), (0.1, "10%"), (0.01, "1%"), (0.001, "0.1%"))  # errors
 _NAMES = 200  # of nodes without a partner
 _COURSE = (
     "A full dot is the error of a result in the low model; an open one is that of the node by itself, which reads what "
@@ -54,8 +61,13 @@ _MAGNITUDES = (
 )
 
 
-def diagnosis_page(diagnosis: Diagnosis) -> str:
-    """Return the diagnosis as a whole HTML document."""
+def diagnosis_page(diagnosis: Diagnosis, graphs: Graphs = ()) -> str:
+    """Return the diagnosis as a whole HTML document.
+
+    Args:
+        diagnosis: what it shows.
+        graphs: the float32 graph and its bodies, as `picture.graphs_of` returns them, to be drawn; none: no drawing.
+    """
     anchors: dict[str, str] = {}
     for index, row in enumerate(diagnosis.nodes):
         anchors.setdefault(row.node, f"n{index}")
@@ -78,9 +90,48 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         cure="" if diagnosis.cure is None else cure_words(diagnosis.cure),
         options=() if diagnosis.cure is None else disable_amp_options(diagnosis.cure),
         notes=[text for text in (unmatched_words(diagnosis, _NAMES), *diagnosis.notes) if text],
+        drawn=_drawn(diagnosis, graphs, anchors),
         nodes=every_node_table(diagnosis),
         nodes_words=f"{_NODES} {_MAGNITUDES.format(low=diagnosis.dtype)}" if has_ranges else _NODES,
     )
+
+
+def _drawn(diagnosis: Diagnosis, graphs: Graphs, anchors: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the template draws of the graphs, whose boxes have the colours of the errors."""
+    errors: dict[str, float] = {}
+    for row in diagnosis.nodes:
+        errors[row.node] = max(errors.get(row.node, 0.0), _sortable(error_of(row)))
+    marks = dict.fromkeys(diagnosis.path, "on-path")
+    if diagnosis.guilty is not None:
+        marks[diagnosis.guilty.node] = "guilty"
+    facts = NodeFacts(
+        words={suspect.node: suspect.why for suspect in diagnosis.suspects},
+        anchors=anchors,
+        errors=errors,
+        total=max,
+        error_words=lambda error: f"largest error {share_or_infinite(error)}",
+        heats=_HEATS,
+        marks=marks,
+    )
+    kinds = [("low", diagnosis.dtype), ("high", "float32"), ("cast", "cast"), ("untouched", "no floats")]
+    return {
+        "anchor": "graph",
+        "levels": drawn_levels([(path, _as_in_low(graph, diagnosis)) for path, graph in graphs], facts, "graph-"),
+        "has_errors": bool(errors),
+        "heats": heat_names(_HEATS),
+        "kinds": kinds,
+    }
+
+
+def _as_in_low(graph: Outline, diagnosis: Diagnosis) -> Outline:
+    """Return a graph with the precisions that its nodes have in the low model."""
+    precisions = {row.node: row.precision if _is_float(row, diagnosis) else "" for row in diagnosis.nodes}
+    nodes = tuple(node._replace(precision=precisions.get(node.name, node.precision)) for node in graph.nodes)
+    return dataclasses.replace(graph, nodes=nodes)
+
+
+def _is_float(row: NodeDiagnosis, diagnosis: Diagnosis) -> bool:
+    return row.precision in (diagnosis.dtype, "float32")
 
 
 def every_node_table(diagnosis: Diagnosis) -> PageTable:
@@ -97,7 +148,7 @@ def every_node_table(diagnosis: Diagnosis) -> PageTable:
             "what is wrong",
             lambda row: "" if row.fault is None else FAULT_WORDS[row.fault],
             lambda row: row.fault is not None,
-            kind=lambda _: "bad-text",
+            kind=lambda row: "" if row.fault == "rounding" else "bad-text",
         ),
         _share("error", error_of),
         _share("own error", own_error_of),
@@ -121,7 +172,7 @@ def every_node_table(diagnosis: Diagnosis) -> PageTable:
 
 def _kind(row: NodeDiagnosis, diagnosis: Diagnosis) -> str:
     """Return the class of the precision's cell; integers are neither low nor high."""
-    return kind_of(row.precision) if row.precision in (diagnosis.dtype, "float32") else "untouched"
+    return kind_of(row.precision) if _is_float(row, diagnosis) else "untouched"
 
 
 def _has_smallest(row: NodeDiagnosis) -> bool:

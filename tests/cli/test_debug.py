@@ -1,8 +1,9 @@
-"""`amp-transpile debug`, with a stand-in for the engine that finds the guilty node."""
+"""`amp-transpile debug`: with a stand-in for the engine that finds the guilty node, and a few with that engine."""
 
 import dataclasses
 import json
 import pathlib
+import shlex
 import sys
 import types
 
@@ -15,6 +16,7 @@ from amp_transpiler.cli.debug import recipe_beside
 from amp_transpiler.cli.debug_options import debug_parser
 from amp_transpiler.errors import InputError
 from amp_transpiler.report.diagnosis_text import something_is_wrong
+from tests.page_files import overflowing_files
 from tests.report.diagnoses import CASES, NOTHING, OVERFLOW
 from tests.support import array, parse
 
@@ -126,7 +128,9 @@ def test_reports_are_written(models, engine, capsys):
     record = json.loads((models / "d.json").read_text())
     assert (record["guilty"]["node"], record["error"]) == ("/layer3/Add", "Infinity")
     assert "amp_transpiler" in record["versions"]
-    assert (models / "d.html").read_text().startswith("<!doctype html>")
+    page = (models / "d.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "The float32 graph" in page
 
 
 def test_json_can_be_printed_in_place_of_the_table(models, engine, capsys):
@@ -206,3 +210,55 @@ def test_the_shell_completes_its_options(shell):
     for action in debug_parser()._actions:
         for flag in action.option_strings:
             assert flag in script or f"-l {flag[2:]} " in script or f"-s {flag[1:]} " in script
+
+
+# ---- with the engine ----
+
+
+@pytest.fixture
+def overflowing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    overflowing_files()
+    return tmp_path
+
+
+def test_the_guilty_node_is_named(overflowing, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ["encoder.onnx", "--inputs", "samples.npz", "--report", "d.html", "--json", "d.json"]
+    assert main(["debug", *arguments]) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith("'/block.0/residual' (Add) is to blame: its result reaches 318917")
+    assert max(map(len, said.out.splitlines())) <= 80
+    record = json.loads((overflowing / "d.json").read_text())
+    assert record["guilty"]["fault"] == "overflow"
+    assert record["cure"]["nodes"] == ["/block.0/residual", "/block.1/norm"]
+    assert 'guilty"><title>Add /block.0/residual' in (overflowing / "d.html").read_text()
+
+
+def test_the_options_of_the_cure_mend_a_conversion(overflowing, capsys):
+    assert main(["debug", "encoder.onnx", "--inputs", "samples.npz"]) == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    options = [word for line in lines if line.startswith("--disable-amp") for word in shlex.split(line)]
+    assert options
+    arguments = ["encoder.onnx", "-o", "m.onnx", "--level", "O2", "--inputs", "samples.npz", *options, "-q"]
+    assert main(arguments) == 0
+    assert main(["debug", "encoder.onnx", "m.onnx", "--inputs", "samples.npz"]) == 0
+    assert "Nothing is wrong" in capsys.readouterr().out
+
+
+def test_a_mended_model_is_written(overflowing):
+    assert main(["debug", "encoder.onnx", "--inputs", "samples.npz", "--fix", "mended.onnx"]) == 0
+    assert main(["debug", "encoder.onnx", "mended.onnx", "--inputs", "samples.npz"]) == 0
+
+
+def test_bfloat16_has_the_range(overflowing, capsys):
+    assert main(["debug", "encoder.onnx", "--inputs", "samples.npz", "--dtype", "bfloat16"]) == 0
+    assert "converted to bfloat16" in capsys.readouterr().out
+
+
+def test_what_is_no_model_is_said_in_a_line(overflowing, capsys):
+    assert main(["debug", "gone.onnx"]) == 2
+    said = capsys.readouterr().err
+    assert "gone.onnx" in said
+    assert said.count("\n") == 1

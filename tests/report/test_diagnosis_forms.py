@@ -14,6 +14,7 @@ import typing
 import pytest
 from rich.console import Console
 
+import amp_transpiler as amp
 from amp_transpiler.graph.user_patterns import compile_pattern
 from amp_transpiler.precision.histogram import Histogram
 from amp_transpiler.report.as_json import dump, plain
@@ -30,7 +31,9 @@ from amp_transpiler.report.diagnosis_text import (
     something_is_wrong,
     suspects_table,
 )
+from amp_transpiler.report.picture import graphs_of
 from tests.report.diagnoses import CASES, HOSTILE, NOTHING, OVERFLOW, diagnosis, of_many_nodes, row, suspect
+from tests.support import parse
 
 
 def text_of(record, width=80):
@@ -312,3 +315,46 @@ def test_the_picture_has_no_path_where_there_is_none():
 def test_a_histogram_of_what_is_beyond_the_format_is_drawn():
     record = dataclasses.replace(OVERFLOW, nodes=(row("a", 0, histogram=Histogram(20, (3, 1))),))
     assert 'class="beyond"' in every_node_table(record).rows[0][-1].picture
+
+
+def chain_of_four():
+    """Return the graph of four nodes that `diagnosis` is of, and a body-less node that it does not know."""
+    model = parse(
+        "(float[2,4] x) => (float[2,4] logits)"
+        "{ [c] a = Relu(x)  [d] b = Add(a, a)  [e] c = Relu(b)  [f] d = Neg(c)  [g] logits = Abs(d) }"
+    )
+    names = ("/layer2/Conv", "/layer3/Add", "/layer4/Relu", "/head/Gemm", "unknown")
+    for node, name in zip(model.graph.node, names, strict=True):
+        node.name = name
+    return graphs_of(amp.load(model))
+
+
+def test_the_graph_has_the_colours_of_the_errors():
+    page = diagnosis_page(OVERFLOW, chain_of_four())
+    boxes = re.findall(r'<g class="box ([^"]*)"><title>([^<]*)</title>', page)
+    kinds = {title.split("&#10;")[0].split(" ", 1)[1]: kind for kind, title in boxes}
+    assert kinds["/layer2/Conv"] == "low e1"
+    assert kinds["/layer3/Add"] == "low e5 guilty"
+    assert kinds["/layer4/Relu"] == "low e5 on-path"
+    assert kinds["/head/Gemm"] == "high e5 on-path"
+    assert kinds["unknown"] == "high"
+    assert "largest error infinite" in page
+    assert "its sum reaches 81,240, and float16 ends at 65,504&#10;" in page
+    assert '<a href="#n1"><g class="box low e5 guilty">' in page
+    assert re.search(r'class="by-error" checked> by error', page)
+    assert page.count(" checked>") == 1
+
+
+def test_no_graph_is_drawn_where_none_is_known():
+    assert "The float32 graph" not in diagnosis_page(OVERFLOW)
+
+
+def test_integers_are_neither_low_nor_high_in_the_graph():
+    record = dataclasses.replace(OVERFLOW, nodes=(row("/layer2/Conv", 0, precision="int64"),), guilty=None, path=())
+    assert '<g class="box untouched">' in diagnosis_page(record, chain_of_four())
+
+
+def test_rounding_is_no_fault_that_stands_out():
+    table = every_node_table(dataclasses.replace(OVERFLOW, nodes=(*OVERFLOW.nodes, row("r", 9, fault="rounding"))))
+    column = [head for head, _ in table.heads].index("what is wrong")
+    assert [cells[column].kind for cells in table.rows] == ["", "bad-text", "", "", ""]
