@@ -44,8 +44,12 @@ def debug(options: DebugOptions) -> int:
                 _write(text, options.json)
         if options.report is not None:
             _write(diagnosis_page(diagnosis, graphs_of(load(options.float32))), options.report)
+    is_wrong = something_is_wrong(diagnosis)
     is_mended = diagnosis.cure is not None and diagnosis.cure.written is not None
-    return CHECK_FAILED if something_is_wrong(diagnosis) and not is_mended else OK
+    if options.fix is not None and not is_mended:
+        why = "there is no cure" if is_wrong else "there is nothing to mend"
+        printing.message("note", f"{options.fix} is not written: {why}")
+    return CHECK_FAILED if is_wrong and not is_mended else OK
 
 
 def recipe_beside(fix: str) -> pathlib.Path:

@@ -104,14 +104,21 @@ def test_the_status_says_whether_something_is_wrong(case, models, engine, capsys
     assert "\x1b" not in said.out
 
 
-def test_the_status_where_a_mended_model_was_written(models, engine):
-    cure = dataclasses.replace(OVERFLOW.cure, written="out.onnx")
-    engine.diagnosis = dataclasses.replace(OVERFLOW, cure=cure)
-    assert main(["debug", "a.onnx", "--fix", "out.onnx"]) == 0
-    engine.diagnosis = OVERFLOW
-    assert main(["debug", "a.onnx", "--fix", "out.onnx"]) == 1
-    engine.diagnosis = NOTHING
-    assert main(["debug", "a.onnx", "--fix", "out.onnx"]) == 0
+# What the engine says -> the status with `--fix`, and what is said of it.
+MENDED = {
+    "written": (dataclasses.replace(OVERFLOW, cure=dataclasses.replace(OVERFLOW.cure, written="out.onnx")), 0, ""),
+    "no cure": (CASES["no cure"][0], 1, "out.onnx is not written: there is no cure"),
+    "nothing wrong": (NOTHING, 0, "out.onnx is not written: there is nothing to mend"),
+}
+
+
+@pytest.mark.parametrize("case", MENDED)
+def test_the_status_where_a_mended_model_is_asked_for(case, models, engine, capsys):
+    engine.diagnosis, status, expected = MENDED[case]
+    assert main(["debug", "a.onnx", "--fix", "out.onnx"]) == status
+    said = capsys.readouterr().err
+    assert expected in said
+    assert bool(said) == bool(expected)
 
 
 def test_the_table_fits_a_terminal(models, engine, capsys, monkeypatch):
