@@ -48,6 +48,7 @@ FAULT_WORDS: dict[Fault, str] = {
 
 _SUSPECTS, _OUTPUTS, _OPTIONS, _NAMES = 10, 6, 8, 3  # that the terminal shows
 _PATH_ENDS = (3, 2)  # nodes at the beginning and at the end of a long path
+_LONG = 44  # characters of a name in the tables of the terminal: its end tells nodes apart
 
 
 def something_is_wrong(diagnosis: Diagnosis) -> bool:
@@ -94,6 +95,9 @@ def _error_words(diagnosis: Diagnosis) -> str:
     error = f"the largest error of an output is {percent(diagnosis.error)}"
     if diagnosis.excess <= 1:
         return f"{error}, which is allowed"
+    if diagnosis.error == 0:  # outputs without floats: the share that differs is judged
+        mismatch = max(output.mismatch for output in diagnosis.outputs.values())
+        return f"{percent(mismatch)} of an output's elements differ, {_times(diagnosis.excess)} what is allowed"
     return f"{error}, {_times(diagnosis.excess)} what is allowed"
 
 
@@ -152,16 +156,23 @@ def path_words(diagnosis: Diagnosis, *, ends: tuple[int, int] | None = None) -> 
 
     Args:
         diagnosis: whose path it is.
-        ends: how many nodes of the beginning and of the end are shown if there are more than both; None: all.
+        ends: how many nodes of the beginning and of the end are shown if there are more than both, with the ends of
+            their names; None: all, with whole names.
     """
     if not diagnosis.path:
         return ""
     names = list(diagnosis.path)
     output = _output_of(diagnosis, names[-1])
-    if ends is not None and len(names) > sum(ends) + 1:
-        between = len(names) - sum(ends)
-        names[ends[0] : -ends[1]] = [f"... {between} more ..."]
+    if ends is not None:
+        names = [_end_of(name) for name in names]
+        if len(names) > sum(ends) + 1:
+            names[ends[0] : -ends[1]] = [f"... {len(names) - sum(ends)} more ..."]
     return " -> ".join([*names, *([f"output '{output}'"] if output else [])])
+
+
+def _end_of(name: str) -> str:
+    name = printable(name)
+    return name if len(name) <= _LONG else f"…{name[1 - _LONG :]}"
 
 
 def _output_of(diagnosis: Diagnosis, node: str) -> str:
@@ -246,7 +257,8 @@ def _suspects(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     if not table.rows:
         return
     yield _title(suspects_title(diagnosis))
-    shown = dataclasses.replace(table, rows=table.rows[:_SUSPECTS])
+    rows = [(dataclasses.replace(name, text=_end_of(name.text)), *rest) for name, *rest in table.rows[:_SUSPECTS]]
+    shown = dataclasses.replace(table, rows=tuple(rows))
     yield _indented(text_table(shown), *_more(len(table.rows) - len(shown.rows)))
 
 

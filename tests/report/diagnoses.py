@@ -80,6 +80,16 @@ CASES = {
     ),
     "constant": (diagnosis("constant", "it reads -1e+09, and float16 ends at 65,504"), "it reads -1e+09"),
     "integers": (diagnosis("integers", "4 % of its indices differ", op="ArgMax"), "4 % of its indices differ"),
+    "an output of integers": (
+        diagnosis(
+            "integers",
+            "4 % of its indices differ",
+            error=0.0,
+            excess=20.0,
+            outputs={"labels": dataclasses.replace(output("labels", relative=0.0, dtype="int64"), mismatched=2)},
+        ),
+        "4 % of its indices differ. 20% of an output's elements differ, 20 times what is allowed.",
+    ),
     "kernel": (
         diagnosis("kernel", "CUDA's kernel adds in float16", error=0.001, excess=0.05),
         "The limits hold all the same: the largest error of an output is 0.1%, which is allowed.",

@@ -32,7 +32,7 @@ from amp_transpiler.report.diagnosis_text import (
     suspects_table,
 )
 from amp_transpiler.report.picture import graphs_of
-from tests.report.diagnoses import CASES, HOSTILE, NOTHING, OVERFLOW, diagnosis, of_many_nodes, row, suspect
+from tests.report.diagnoses import CASES, HOSTILE, LONG, NOTHING, OVERFLOW, diagnosis, of_many_nodes, row, suspect
 from tests.support import parse
 
 
@@ -204,6 +204,15 @@ def test_the_text_has_ten_suspects_and_all_of_them_are_on_the_page():
     assert "and 3 more (--json and --report have them all)" in text
     assert len(suspects_table(many).rows) == 13
     assert "its sum reaches 81,240" in words_of(diagnosis_page(many))
+
+
+def test_a_long_name_is_whole_where_it_counts_and_else_its_end():
+    text = text_of(CASES["long names"][0], 200)
+    assert text.startswith(f"'{LONG}' (Add)")
+    assert f"…{LONG[-41:]}_0 " in text
+    assert f"-> …{LONG[-41:]}_1 ->" in text
+    assert f"{LONG[1:]}_0$" in text.replace("\\", "")
+    assert f"{LONG}_39" in words_of(diagnosis_page(CASES["long names"][0]))
 
 
 def test_a_suspect_that_was_not_compared_has_no_own_error():
