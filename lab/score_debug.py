@@ -104,7 +104,6 @@ def score(folder: pathlib.Path, diagnose: Diagnose) -> Score:
             dtype=truth["dtype"],
             level=truth["level"],
             tolerance=truth["limit"],
-            fix=True,
         )
     except AmpError as error:
         failure = str(error).splitlines()[0]

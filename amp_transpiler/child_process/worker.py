@@ -138,7 +138,7 @@ class _Sessions:
         results = self._results(number, feeds, list(fetched), staying, dropped)
         results |= {name: self._values.looked_up(value) for name, value in before.items()}
         arrays = {name: in_memory(results[name]) for name in names}
-        facts = [measured(arrays[name], arrays[low], arrays[own], dtype, smallest) for name, low, own in triples]
+        facts = [measured(arrays[first], arrays[low], arrays[again], dtype, smallest) for first, low, again in triples]
         return facts, [self._values.keep(results[name]) for name in staying]
 
     def add(self, first: Any, second: Any) -> Any:

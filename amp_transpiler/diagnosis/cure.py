@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx_ir as ir
 
 from amp_transpiler.diagnosis.suspects import Findings
+from amp_transpiler.graph.walk import reads_of
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.report.diagnosis import Suspect
@@ -37,20 +38,39 @@ class CuredBy:
 def units_of(findings: Findings, suspects: Sequence[Suspect]) -> list[tuple[str, ...]]:
     """Return for each suspect the nodes that must be float32 for its result to be as in float32.
 
-    What the low format cannot hold must not be cast down for a reader either, so those are in the unit as well.
+    What the low format cannot hold must not be cast down for a reader either, so those are in the unit as well; and
+    so are nodes before it that have no partner in the low program, whose errors show in its result. The last unit is
+    everything.
     """
-    return [_unit(findings, suspect) for suspect in suspects]
+    units = [_unit(findings, suspect) for suspect in suspects]
+    nodes = dict.fromkeys(node for value in findings.reference.values() if (node := value.producer()) is not None)
+    return [*units, tuple(str(node.name) for node in nodes)]
 
 
 def _unit(findings: Findings, suspect: Suspect) -> tuple[str, ...]:
-    if suspect.fault not in ("overflow", "vanishing"):
+    value = findings.reference.get(suspect.value)
+    if value is None:  # only the low program has it
         return (suspect.node,)
-    value = findings.reference[suspect.value]
-    readers: dict[ir.Node, None] = {}
-    for use in value.uses():
-        if isinstance(use.node.graph, ir.Graph) and use.node.graph is value.graph:
-            readers[use.node] = None
-    return (suspect.node, *(str(node.name) for node in readers))
+    nodes = [suspect.node, *_unpaired_before(findings, value)]
+    if suspect.fault in ("overflow", "vanishing"):
+        nodes += [str(use.node.name) for use in value.uses() if use.node.graph is value.graph]
+    return tuple(dict.fromkeys(nodes))
+
+
+def _unpaired_before(findings: Findings, value: ir.Value) -> list[str]:
+    """Return the names of the nodes without a partner that a result is computed by."""
+    unmatched = frozenset(findings.pairs.unmatched)
+    before: dict[ir.Node, None] = {}
+    pending = [value.producer()]
+    while pending:
+        node = pending.pop()
+        if node is None:
+            continue
+        for maker in (read.producer() for read in reads_of(node)):
+            if maker in unmatched and maker not in before:
+                before[maker] = None
+                pending.append(maker)
+    return [str(node.name) for node in before]
 
 
 def find_cure(

@@ -6,19 +6,21 @@ import dataclasses
 import logging
 import math
 import os
+import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.differences import Measured
+from amp_transpiler.diagnosis.blame import suspects_of
 from amp_transpiler.diagnosis.cure import find_cure, units_of
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import join
 from amp_transpiler.diagnosis.pairs import Pairs, pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
-from amp_transpiler.diagnosis.suspects import Findings, rows_of, suspects_of
+from amp_transpiler.diagnosis.suspects import Findings, rows_of
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.types import propagate_types
@@ -37,6 +39,7 @@ from amp_transpiler.verification.conversions import Conversions, judging_arithme
 from amp_transpiler.verification.device_draws import error_of
 from amp_transpiler.verification.fixed_sample import Surveys
 from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.judge import Judged
 from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
 
 __all__ = ["debug"]
@@ -81,7 +84,7 @@ def debug(  # noqa: PLR0913  options of a public function, all but two by keywor
         tolerance: The largest error of an output that is no fault, as `transpile` takes it. Default: that of level
             auto, 0.02 in float16 and 0.05 in bfloat16.
         cure: Find the fewest nodes that mend the model if they stay float32; each set is proven by a run.
-        fix: Write the mended model here, and the recipe of its conversion beside it (`.recipe.json`).
+        fix: Write the mended model here, and the recipe of its conversion beside it (`.recipe.toml`).
 
     Returns:
         The diagnosis.
@@ -126,8 +129,8 @@ def _options(
         if low is not None:
             typed = low.clone()
             propagate_types(typed.model)
-            found = dtype_of(typed)
-            dtype = "bfloat16" if found is not None and found.name == "bfloat16" else "float16"
+            most = dtype_of(typed)
+            dtype = "bfloat16" if most is not None and most.name == "bfloat16" else "float16"
     if tolerance is None:
         tolerance = _DEFAULT_TOLERANCE.get(str(dtype), 0.02)
     return ConversionOptions(
@@ -144,50 +147,35 @@ def _diagnosed(
     fix: str | os.PathLike[str] | None,
     model: Source,
 ) -> Diagnosis:
-    policy, limits = subject.policy, subject.policy.limits
     reference = make_reference(subject.source, subject.prepared, inputs)
-    conversions = Conversions(
-        subject.prepared,
-        policy,
-        subject.ranges,
-        reference,
-        None,
-        Clock(None).phase,
-        judging_arithmetic(subject.prepared, policy),
-    )
-    judged = conversions.judge(limits, is_float32=False).judged(subject.low)
-    findings, subject = _findings(subject, reference)
+    conversions = _conversions(subject, reference)
+    judged, is_of_device = _judged(conversions, subject)
+    findings, branchless = _findings(subject, reference)
     rows = rows_of(findings)
+    limits = subject.policy.limits
     allowed = min((limits.for_output(name) for name in judged.outputs), default=limits.tolerance)
+    error = max((error_of(row) for row in judged.outputs.values()), default=0.0)
+    kernels = _wrong_kernels(branchless, findings.pairs, error if is_of_device else 0.0)
     suspects = suspects_of(findings, rows, allowed)
-    kernels = _wrong_kernels(subject, findings.pairs)
     is_wrong = judged.excess > 1.0
-    suspects = (*suspects, *kernels) if is_wrong else (*kernels, *suspects)
+    suspects = (*suspects, *kernels) if is_wrong and not is_of_device else (*kernels, *suspects)
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
-    cured = None
-    notes = []
-    if guilty is not None and is_wrong and cure:
-        cured = find_cure(conversions, units_of(findings, suspects))
-        if cured is None:
-            notes.append("no set of the suspected nodes mends it")
-    path: tuple[str, ...] = ()
+    notes: list[str] = []
+    mended = None
+    if is_wrong and cure:
+        mended = _cured(conversions, findings, suspects, notes)
+        if mended is not None and fix is not None:
+            mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix))
     by_node = _worst_rows(rows)
-    if guilty is not None:
-        path = fault_path(subject.reference, by_node, guilty.node, allowed)
-    record = None
-    if cured is not None:
-        errors = [error_of(row) for row in cured.measured.outputs.values()]
-        record = Cure(nodes=cured.nodes, error=max(errors, default=0.0), excess=cured.measured.excess, runs=cured.runs)
-        if fix is not None:
-            record = dataclasses.replace(record, written=_fixed(model, options, inputs, record, fix))
+    path = () if guilty is None else fault_path(branchless.reference, by_node, guilty.node, allowed)
     return Diagnosis(
         source=str(subject.source.source or "the model"),
-        low=str(subject.low.source or "the low model") if subject.is_foreign else None,
+        low=subject.low_name,
         dtype=subject.format.name,
         given=reference.given,
         samples=len(reference.samples),
         passes=_PASSES,
-        error=max((error_of(row) for row in judged.outputs.values()), default=0.0),
+        error=error,
         excess=judged.excess,
         outputs=judged.outputs,
         guilty=guilty,
@@ -196,9 +184,35 @@ def _diagnosed(
         absorbed=where_absorbed(by_node, path),
         nodes=rows,
         unmatched=tuple(str(node.name) for node in findings.pairs.unmatched),
-        cure=record,
+        cure=mended,
         notes=tuple(notes),
     )
+
+
+def _conversions(subject: Subject, reference: Reference) -> Conversions:
+    arithmetic = judging_arithmetic(subject.prepared, subject.policy)
+    phase = Clock(None).phase
+    return Conversions(subject.prepared, subject.policy, subject.ranges, reference, None, phase, arithmetic)
+
+
+def _judged(conversions: Conversions, subject: Subject) -> tuple[Judged, bool]:
+    """Judge the low program; return also whether only the device's arithmetic shows that it is wrong."""
+    limits = subject.policy.limits
+    plain = dataclasses.replace(conversions, arithmetic=None).judge(limits, is_float32=False).judged(subject.low)
+    if plain.excess > 1.0 or conversions.arithmetic is None:
+        return plain, False
+    on_device = conversions.judge(limits, is_float32=False).judged(subject.low)
+    return (on_device, True) if on_device.excess > 1.0 else (plain, False)
+
+
+def _cured(conversions: Conversions, findings: Findings, suspects: Sequence[Suspect], notes: list[str]) -> Cure | None:
+    """Return the fewest nodes that mend a conversion; a note where there are none."""
+    cure = find_cure(conversions, units_of(findings, suspects))
+    if cure is None:
+        notes.append("not even the whole model in float32 keeps the limits")
+        return None
+    errors = [error_of(row) for row in cure.measured.outputs.values()]
+    return Cure(nodes=cure.nodes, error=max(errors, default=0.0), excess=cure.measured.excess, runs=cure.runs)
 
 
 def _findings(subject: Subject, reference: Reference) -> tuple[Findings, Subject]:
@@ -236,8 +250,14 @@ def _felt(
     return felt
 
 
-def _wrong_kernels(subject: Subject, pairs: Pairs) -> tuple[Suspect, ...]:
-    """Return the low nodes whose kernel on the device is known to compute something else, which emulation hides."""
+def _wrong_kernels(subject: Subject, pairs: Pairs, error: float) -> tuple[Suspect, ...]:
+    """Return the low nodes whose kernel on the device is known to compute something else.
+
+    Args:
+        subject: both programs.
+        pairs: their results.
+        error: what such kernels add to the outputs, all together.
+    """
     faults = DeviceFaults(subject.low.model, subject.policy.target, subject.format, subject.policy.device)
     of_low = {mine: its for its, mine in pairs.low.items()}
     suspects = []
@@ -254,7 +274,7 @@ def _wrong_kernels(subject: Subject, pairs: Pairs) -> tuple[Suspect, ...]:
                 op=operator_name(node),
                 value=str(value.name),
                 fault="kernel",
-                contribution=math.inf,
+                contribution=error,
                 why=str(fault),
             )
         )
@@ -282,5 +302,5 @@ def _fixed(
     patterns = [f"^{re.escape(name)}$" for name in cure.nodes]
     changed = {**options.changed(), "disable_amp": patterns, "inputs": inputs}
     report = transpile(model, path, **changed)
-    report.save_recipe(f"{os.fspath(path)}.recipe.json")
+    report.save_recipe(pathlib.Path(path).with_suffix(".recipe.toml"))
     return os.fspath(path)

@@ -74,8 +74,8 @@ def join(reference: Program, low: Program, pairs: Pairs) -> Joined:
     Raises:
         ModelError: they are of different opsets, and neither can be raised to the other's.
     """
-    own = {str(value.name): (str(node.name), index) for value, node, index in _results(low)}
-    paired = {str(its.name): own[str(mine.name)] for its, mine in pairs.low.items()}
+    places = {str(value.name): (str(node.name), index) for value, node, index in _results(low)}
+    paired = {str(its.name): places[str(mine.name)] for its, mine in pairs.low.items()}
     precisions = {str(its.name): mine.dtype for its, mine in pairs.low.items()}
     joined, emulated = _of_one_opset(reference, low)
     return _Joining(joined, emulated, {str(node.name) for node in all_nodes(low.model)}).run(paired, precisions)
@@ -120,7 +120,7 @@ class _Joining:
         self._added = {node for node in emulated.model.graph if node.name not in written}
         self._references = {str(value.name): value for value, _, _ in _results(joined)}
         self._order = {node: index for index, node in enumerate(self._graph)}
-        self._own: dict[ir.Value, ir.Value] = {}  # value of the low program -> what it is on the right inputs
+        self._known: dict[ir.Value, ir.Value] = {}  # value of the low program -> what it is on the right inputs
 
     def run(self, paired: Mapping[str, tuple[str, int]], precisions: Mapping[str, ir.DataType | None]) -> Joined:
         """Join; see `join`.
@@ -137,12 +137,12 @@ class _Joining:
         keys |= self._keys_of_low(nodes, {value: self._position(name) for name, value in raw.items()})
         self._move(nodes)
         for name, value in seen.items():
-            self._own[value] = self._references[name]
+            self._known[value] = self._references[name]
         builder = GraphBuilder(self._joined.model, prefix=_OWN)
-        own = {name: self._own_of(builder, raw[name], seen[name], keys) for name in paired}
+        again = {name: self._again(builder, raw[name], seen[name], keys) for name in paired}
         self._arrange(keys)
         triples = [
-            Triple(name, str(seen[name].name), str(own[name].name), precision)
+            Triple(name, str(seen[name].name), str(again[name].name), precision)
             for name, precision in precisions.items()
             if precision is not None and isinstance(self._references[name].type, ir.TensorType)
         ]
@@ -213,7 +213,7 @@ class _Joining:
                 shared = result
             value.replace_all_uses_with(shared)
 
-    def _own_of(self, builder: GraphBuilder, raw: ir.Value, seen: ir.Value, keys: dict[ir.Node, int]) -> ir.Value:
+    def _again(self, builder: GraphBuilder, raw: ir.Value, seen: ir.Value, keys: dict[ir.Node, int]) -> ir.Value:
         """Return a result as its low node makes it of the right inputs, rounded as the low program rounds it."""
         node = raw.producer()
         assert node is not None
@@ -251,18 +251,18 @@ class _Joining:
         while pending:  # chains of unpaired nodes may be long: no recursion
             current = pending[-1]
             node = current.producer()
-            if current in self._own or node is None or node in self._order:
-                self._own.setdefault(current, current)
+            if current in self._known or node is None or node in self._order:
+                self._known.setdefault(current, current)
                 pending.pop()
                 continue
-            missing = [read for read in reads_of(node) if read not in self._own]
+            missing = [read for read in reads_of(node) if read not in self._known]
             if missing:
                 pending += missing
                 continue
             for result, copied in zip(node.outputs, self._copy(builder, node, keys[node], keys), strict=True):
-                self._own.setdefault(result, copied)
+                self._known.setdefault(result, copied)
             pending.pop()
-        return self._own[value]
+        return self._known[value]
 
     def _arrange(self, keys: Mapping[ir.Node, int]) -> None:
         """Put nodes that compute the same result next to each other, so that few values are alive at a time."""

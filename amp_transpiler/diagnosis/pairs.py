@@ -24,6 +24,8 @@ from amp_transpiler.program.program import Program
 __all__ = ["Pairs", "pair"]
 
 _SAMPLE = 64  # numbers of a constant by which two that fit are told apart
+_SUMS = {"SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}  # outputs of ONNX Runtime's operators
+_MEANT = 0.8  # share of equal names that stand for equal operators, from which names mean anything
 _CASTS = frozenset({"Cast", "CastLike", "Identity"})
 
 
@@ -56,9 +58,14 @@ class _Pairing:
         self._of_low: dict[ir.Value, ir.Value] = {}  # value of the low program -> value of the float32 program
         self._taken: dict[ir.Value, ir.Value] = {}  # the other way round: results only
         self._used: set[ir.Node] = set()
-        self._nodes = {str(node.name): node for node in reference if node.name}
-        self._values = values_by_name(reference)
+        nodes = {str(node.name): node for node in reference if node.name}
+        values = values_by_name(reference)
+        named = [(node, nodes.get(str(node.name))) for node in low]
+        self._nodes = nodes if _are_the_same(named) else {}
+        makers = [(node, values[str(v.name)].producer()) for node in low for v in node.outputs if v.name in values]
+        self._values = values if _are_the_same(makers) else {}
         self._readers: dict[ir.Value, list[ir.Node]] = collections.defaultdict(list)
+        self._operators = {node.op_type for node in reference}
         self._order = {node: index for index, node in enumerate(reference)}
         for node in reference:
             for value in dict.fromkeys(node.inputs):
@@ -76,14 +83,47 @@ class _Pairing:
                 self._pass_on(node)
             elif (partner := self._partner(node)) is not None:
                 self._take(node, partner)
+            elif node.op_type == "Cast" and node.inputs[0] in self._of_low:  # one that the low program has more
+                self._pass_on(node)
             else:
                 self._take_by_value_names(node)
+        self._go_back()
         unmatched = [
             node
             for node in self._reference
             if node.op_type not in _CASTS and not any(value in self._taken for value in node.outputs)
         ]
         return Pairs(self._taken, tuple(unmatched))
+
+    def _go_back(self) -> None:
+        """Pair what paired nodes read, such as results of fused nodes, which have no partner of their own."""
+        makers = {mine: its for its, mine in self._taken.items()}
+        for node in reversed(list(self._low)):
+            partner = next((makers[value].producer() for value in node.outputs if value in makers), None)
+            if partner is None or len(partner.inputs) != len(node.inputs):
+                continue
+            for mine, its in zip(node.inputs, partner.inputs, strict=True):
+                if mine is None or its is None:
+                    continue
+                read, should = _through_casts(mine), _through_casts(its)
+                if read not in makers and read.producer() is not None and self._may_pair(should, read):
+                    self._taken[should] = read
+                    makers[read] = should
+                    self._pair_sum(read, should, makers)
+
+    def _pair_sum(self, result: ir.Value, should: ir.Value, makers: dict[ir.Value, ir.Value]) -> None:
+        """Pair the sum that a fused normalisation also returns: what the plain one reads."""
+        fused, plain = result.producer(), should.producer()
+        place = None if fused is None else _SUMS.get(fused.op_type)
+        if fused is None or plain is None or place is None or len(fused.outputs) <= place:
+            return
+        total, read = fused.outputs[place], plain.inputs[0]
+        if total.name and read is not None and self._may_pair(read, total):
+            self._taken[read] = total
+            makers[total] = read
+
+    def _may_pair(self, its: ir.Value, mine: ir.Value) -> bool:
+        return its.producer() is not None and its not in self._taken and _alike(its, mine)
 
     def _pass_on(self, cast: ir.Node) -> None:
         source = cast.inputs[0]
@@ -100,7 +140,11 @@ class _Pairing:
     def _take_by_value_names(self, node: ir.Node) -> None:
         for value in node.outputs:
             its = self._values.get(str(value.name))
-            if its is not None and its.producer() is not None and its not in self._taken and _alike(its, value):
+            if its is None or not self._may_pair(its, value):
+                continue
+            # An operator that both programs have stands for itself, not for another one.
+            producer = its.producer()
+            if producer is not None and (producer.op_type == node.op_type or node.op_type not in self._operators):
                 self._of_low[value] = _through_casts(its)
                 self._taken[its] = value
 
@@ -144,6 +188,17 @@ class _Pairing:
         return len(names), same, readers, -_distance(node, other)
 
 
+def _are_the_same(named: Sequence[tuple[ir.Node, ir.Node | None]]) -> bool:
+    """Whether names mean the same in both programs: where names were given anew, equal ones are chance.
+
+    Args:
+        named: a node of the low program, and the one of that name in the float32 program.
+    """
+    both = [(node, other) for node, other in named if other is not None and node.op_type not in _CASTS]
+    same = sum(node.op_type == other.op_type for node, other in both)
+    return same >= _MEANT * len(both)
+
+
 def _is_same_operator(node: ir.Node, other: ir.Node) -> bool:
     return node.op_type == other.op_type and is_standard(node) == is_standard(other)
 
@@ -165,7 +220,9 @@ def _through_casts(value: ir.Value) -> ir.Value:
 
 
 def _alike(value: ir.Value, other: ir.Value) -> bool:
-    """Whether both are floats, or of one type."""
+    """Whether both are floats, or of one type, and of one rank as far as that is known."""
+    if value.shape is not None and other.shape is not None and len(value.shape) != len(other.shape):
+        return False
     return value.dtype == other.dtype or (value.dtype in FLOAT_DTYPES and other.dtype in FLOAT_DTYPES)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from amp_transpiler import stages
 from amp_transpiler.child_process.child import lease
 from amp_transpiler.conversion import convert, plain_copy
+from amp_transpiler.diagnosis.pairs import pair
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.dtypes import LOW_DTYPES, LowFormat, low_format
@@ -36,7 +37,7 @@ class Subject:
         prepared: it, in the form that conversions start from.
         reference: it, in the form that the low program is paired with.
         low: the low program: typed, without functions, its nodes named.
-        is_foreign: the low program is the user's.
+        low_name: the path of the user's low model, or words for it; None if it was converted for the diagnosis.
         policy: how a conversion of `prepared` decides.
         ranges: a look-up of constants for that.
     """
@@ -45,7 +46,7 @@ class Subject:
     prepared: Program
     reference: Program
     low: Program
-    is_foreign: bool
+    low_name: str | None
     policy: Policy
     ranges: RangeFaults
 
@@ -86,18 +87,29 @@ def subject_of(model: Source, low: Source | None, options: ConversionOptions) ->
         )
     stages.prepare_program(job)
     prepared = job.program
+    low_name = None
     if low is None:
         converted = prepared.clone()
         convert(converted, job.policy, job.ranges)
         converted.source = None
         reference, other = prepared, converted
     else:
-        reference, other = plain_copy(job.source), plain_copy(load(low))
-        _require_low(other)
+        loaded = load(low)
+        low_name = str(loaded.source or "the low model")
+        other = plain_copy(loaded)
+        _require_low(other, low_name)
+        reference = _closer(plain_copy(job.source), prepared, other)
     _require_float32(reference)
     for program in (reference, other):
         NameNodes()(program.model)
-    return Subject(job.source, prepared, reference, other, low is not None, job.policy, job.ranges)
+    return Subject(job.source, prepared, reference, other, low_name, job.policy, job.ranges)
+
+
+def _closer(plain: Program, prepared: Program, low: Program) -> Program:
+    """Return the form of the float32 program that a low one is closer to: as written, or with norms folded, say."""
+    for program in (plain, low):
+        NameNodes()(program.model)
+    return min(plain, prepared, key=lambda program: len(pair(program, low).unmatched))
 
 
 def _require_float32(program: Program) -> None:
@@ -108,10 +120,10 @@ def _require_float32(program: Program) -> None:
         )
 
 
-def _require_low(program: Program) -> None:
+def _require_low(program: Program, name: str) -> None:
     if dtype_of(program) is None:
         raise InputError(
-            f"the low model {program.source or program!r} has no float16 or bfloat16 values: expected a 16-bit model; "
+            f"{name} has no float16 or bfloat16 values: expected a 16-bit model; "
             "leave it out to have the float32 model converted"
         )
 

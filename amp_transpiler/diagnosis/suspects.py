@@ -1,4 +1,4 @@
-"""Says from measurements what each node does wrong, and which one is to blame."""
+"""Says from measurements what each node does wrong, and what the outputs feel of that."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from amp_transpiler.graph.constness import constant_tensor
 from amp_transpiler.graph.dtypes import LowFormat, dtype_name
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.report.diagnosis import Fault, NodeDiagnosis, Suspect
+from amp_transpiler.report.wording import percent
 
-__all__ = ["Findings", "rows_of", "suspects_of"]
+__all__ = ["Findings", "rows_of", "suspect"]
 
 _VANISHED = 0.01  # the share of a result's numbers that became zero, from which that is what it does wrong
 _ROUNDINGS = 4.0  # times the rounding of a constant, from which it is another one
@@ -49,15 +50,17 @@ class Findings:
 
         The rounding of the result and what that adds are known, so an error of another size adds in proportion.
         """
-        facts, own = self.measured[name], self.measured[name].own
-        size = math.inf if own.infinite or not own.has_shape else own.square
+        facts, itself = self.measured[name], self.measured[name].own
+        size = math.inf if itself.infinite or not itself.has_shape else itself.square
         felt = None if self.felt is None else self.felt.get(name)
         if not size or felt == 0.0:
             return 0.0
         if felt is None and self.felt is not None and not self._is_felt_directly(name):
             return None
+        if felt is not None and math.isinf(facts.rounding) and math.isfinite(felt):
+            return math.sqrt(felt)  # what the format cannot hold is not felt, as the numbers of a mask are not
         if felt is None or not facts.rounding or not math.isfinite(facts.rounding) or math.isinf(felt):
-            return math.inf if math.isinf(size) else own.error  # as if it were an output itself
+            return math.inf if math.isinf(size) else itself.error  # as if it were an output itself
         return math.inf if math.isinf(size) else min(1.0, math.sqrt(felt * size / facts.rounding))
 
     def _is_felt_directly(self, name: str) -> bool:
@@ -93,12 +96,12 @@ def _rows(findings: Findings) -> Iterator[NodeDiagnosis]:
             vanished=facts.low.vanished / max(1, facts.low.nonzero),
             own_vanished=facts.own.vanished / max(1, facts.own.nonzero),
             contribution=contribution,
-            fault=_fault(findings, triple, facts) if contribution else None,
+            fault=_fault(findings, triple.reference) if contribution else None,
         )
 
 
-def _fault(findings: Findings, triple: Triple, facts: Measured) -> Fault:
-    value = findings.reference[triple.reference]
+def _fault(findings: Findings, name: str) -> Fault:
+    value, facts = findings.reference[name], findings.measured[name]
     if value.dtype is not None and not value.dtype.is_floating_point():
         return "integers"
     if _wrong_constants(findings, value):
@@ -138,39 +141,22 @@ def _is_rounded(array: np.ndarray, low: np.ndarray, format_: LowFormat) -> bool:
     return bool(np.all(fits | (np.isinf(exact) & (got == exact)) | np.isnan(exact)))
 
 
-def suspects_of(findings: Findings, rows: Sequence[NodeDiagnosis], allowed: float) -> tuple[Suspect, ...]:
-    """Return the nodes that may be to blame, the likeliest first.
-
-    A node that would break the limit on its own by something worse than rounding comes before one that only rounds;
-    of several such nodes the first in the order of computation, since those behind it often have the same cause.
+def suspect(findings: Findings, row: NodeDiagnosis, fault: Fault | None = None) -> Suspect:
+    """Return a row as a suspect.
 
     Args:
         findings: what was measured.
-        rows: the same as rows.
-        allowed: the largest error of an output that is allowed, as a fraction.
+        row: the row.
+        fault: what it does wrong, where that is known otherwise.
     """
-    felt = [row for row in rows if row.contribution]
-
-    def rank(row: NodeDiagnosis) -> tuple[bool, float]:
-        assert row.contribution is not None
-        is_severe = row.fault != "rounding" and row.contribution > allowed
-        return not is_severe, float(row.order) if is_severe else -row.contribution
-
-    best: dict[str, NodeDiagnosis] = {}
-    for row in sorted(felt, key=rank):
-        best.setdefault(row.node, row)
-    return tuple(_suspect(findings, row) for row in best.values())
-
-
-def _suspect(findings: Findings, row: NodeDiagnosis) -> Suspect:
-    assert row.contribution is not None
+    row = dataclasses.replace(row, fault=fault or row.fault or _fault(findings, row.value))
     assert row.fault is not None
     return Suspect(
         node=row.node,
         op=row.op,
         value=row.value,
         fault=row.fault,
-        contribution=row.contribution,
+        contribution=row.contribution or 0.0,
         why=_why(findings, row),
     )
 
@@ -179,17 +165,18 @@ def _why(findings: Findings, row: NodeDiagnosis) -> str:
     low = findings.low
     if row.fault == "overflow":
         if row.largest > low.max:
-            return f"its result reaches {row.largest:.6g}, and {low.name} ends at {low.max:.6g}"
-        if not row.own_infinite:
-            return "its result has another shape in the low model"
-        return f"{100 * row.own_infinite:.3g} % of its numbers become infinite or NaN, which are finite in float32"
+            return f"its result reaches {row.largest:,.6g}, and {low.name} ends at {low.max:,.6g}"
+        if row.own_infinite:
+            return f"{percent(row.own_infinite)} of its numbers become infinite or NaN, which are finite in float32"
+        if row.infinite:
+            return "what it reads is so far from float32 that its result becomes infinite or NaN"
+        return "its result has another shape in the low model"
     if row.fault == "vanishing":
-        share = f"{100 * row.own_vanished:.3g} % of its numbers"
-        return f"{share} become zero: {low.name} holds nothing below {low.smallest:.3g}"
+        share = percent(max(row.own_vanished, row.vanished))
+        return f"{share} of its numbers become zero, and {low.name} holds nothing below {low.smallest:.3g}"
     if row.fault == "constant":
         names = ", ".join(f"'{name}'" for name in _wrong_constants(findings, findings.reference[row.value]))
-        return f"it reads {names}, which {low.name} does not hold: the low model has other numbers there"
+        return f"it reads {names}, which has other numbers in the low model than {low.name} makes of them"
     if row.fault == "integers":
-        return f"{100 * row.own_error:.3g} % of its whole numbers or truth values come out as others"
-    assert row.contribution is not None
-    return f"its own rounding is {100 * row.own_error:.3g} %, which adds {100 * row.contribution:.3g} % to an output"
+        return f"{percent(row.own_error)} of its whole numbers or truth values come out as others"
+    return f"its rounding is {percent(row.own_error)}, which adds {percent(row.contribution or 0.0)} to an output"

@@ -30,7 +30,8 @@ class NodeDiagnosis:
         largest: the largest magnitude in float32.
         smallest: the least magnitude in float32 that is not zero; infinite if there is none.
         histogram: how many numbers are of which magnitude in float32.
-        error: the norm of the difference over the norm in float32, a fraction; for integers the share that differs.
+        error: the norm of the difference over the norm in float32, a fraction, over numbers that are finite in both;
+            for integers the share that differs.
         own_error: the same for this node alone: the low node reads what the float32 node reads.
         infinite: the share of its numbers that are infinite or NaN in the low model, and finite in float32.
         own_infinite: the same for this node alone.
@@ -111,7 +112,7 @@ class Diagnosis:
         given: the samples are the user's, not made up.
         samples: how many there are.
         passes: how often all samples ran through the model for it.
-        error: the largest error of an output: see `OutputComparison.relative`; infinite if an output is infinite or NaN.
+        error: the largest error of an output (`OutputComparison.relative`); infinite if one is infinite or NaN.
         excess: the same over what is allowed: more than 1 if a limit is exceeded.
         outputs: the comparison of every output.
         guilty: the node that is to blame; None if the limits hold and no kernel is wrong.
