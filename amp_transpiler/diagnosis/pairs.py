@@ -43,7 +43,7 @@ class Pairs:
 
 
 def pair(reference: Program, low: Program) -> Pairs:
-    """Pair the results of the main graphs of two programs; inputs are paired by their names.
+    """Pair the results of the main graphs of two programs; inputs are paired by their names, and so are outputs.
 
     Args:
         reference: the float32 program, typed, without functions.
@@ -97,10 +97,11 @@ class _Pairing:
 
     def _go_back(self) -> None:
         """Pair what paired nodes read, such as results of fused nodes, which have no partner of their own."""
+        self._pair_outputs()
         makers = {mine: its for its, mine in self._taken.items()}
         for node in reversed(list(self._low)):
             partner = next((makers[value].producer() for value in node.outputs if value in makers), None)
-            if partner is None or len(partner.inputs) != len(node.inputs):
+            if partner is None or len(partner.inputs) != len(node.inputs) or not _is_same_operator(node, partner):
                 continue
             for mine, its in zip(node.inputs, partner.inputs, strict=True):
                 if mine is None or its is None:
@@ -110,6 +111,16 @@ class _Pairing:
                     self._taken[should] = read
                     makers[read] = should
                     self._pair_sum(read, should, makers)
+
+    def _pair_outputs(self) -> None:
+        """Pair outputs of one name, which a fused node may make."""
+        outputs = {value.name: value for value in self._reference.outputs}
+        paired = set(self._taken.values())
+        for value in self._low.outputs:
+            if value.name in outputs:
+                result, should = _through_casts(value), _through_casts(outputs[value.name])
+                if result not in paired and result.producer() is not None and self._may_pair(should, result):
+                    self._taken[should] = result
 
     def _pair_sum(self, result: ir.Value, should: ir.Value, makers: dict[ir.Value, ir.Value]) -> None:
         """Pair the sum that a fused normalisation also returns: what the plain one reads."""
@@ -144,7 +155,10 @@ class _Pairing:
                 continue
             # An operator that both programs have stands for itself, not for another one.
             producer = its.producer()
-            if producer is not None and (producer.op_type == node.op_type or node.op_type not in self._operators):
+            if producer is None:
+                continue
+            is_same = producer.op_type == node.op_type and self._reads_no_other(node, producer)
+            if is_same or node.op_type not in self._operators:
                 self._of_low[value] = _through_casts(its)
                 self._taken[its] = value
 
@@ -175,6 +189,11 @@ class _Pairing:
             if known is None and mine is not None and constant_tensor(its) is None and _constant(mine) is not None:
                 return False
         return True
+
+    def _reads_no_other(self, node: ir.Node, other: ir.Node) -> bool:
+        """Whether another node reads all that a node reads, in whatever order, as far as that is paired."""
+        known = {_through_casts(self._of_low[value]) for value in node.inputs if value in self._of_low}
+        return known <= {_through_casts(value) for value in other.inputs if value is not None}
 
     def _likeness(self, node: ir.Node, other: ir.Node) -> tuple[int, int, int, float]:
         """Say how much two nodes have in common; the larger, the more."""
