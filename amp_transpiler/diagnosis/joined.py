@@ -240,7 +240,7 @@ class _Joining:
     def _copy(self, builder: GraphBuilder, node: ir.Node, place: int, keys: dict[ir.Node, int]) -> list[ir.Value]:
         """Append a copy of a low node that reads what is right, and copies of the nodes on the way to that."""
         inputs = {value: self._right(builder, value, keys) for value in dict.fromkeys(reads_of(node))}
-        makers = [made for value in inputs.values() if (made := value.producer()) is not None]
+        makers = [maker for value in inputs.values() if (maker := value.producer()) is not None]
         results = replicate(builder, node, inputs)
         keys[_maker(results[0])] = max([place, *(keys[maker] for maker in makers if maker in keys)])
         return results

@@ -77,13 +77,13 @@ class _Part:
 def _open(joined: Joined, shapes: Mapping[str, tuple[int, ...]], limit: float) -> Iterator[list[_Part]]:
     """Open the pieces of a joined program, cut by the sizes that its values have on one sample."""
     parts = _pieces(joined, shapes, limit)
-    triples, kept = _distributed(joined, parts)
+    triples, later = _distributed(joined, parts)
     with contextlib.ExitStack() as stack:
         child = stack.enter_context(lease())
         opened = []
         for number, piece in enumerate(parts):
-            leaves = tuple(dict.fromkeys((*piece.leaves, *kept[number])))
-            inside = _made(joined, piece)
+            leaves = tuple(dict.fromkeys((*piece.leaves, *later[number])))
+            inside = _results_of(joined, piece)
             compared = [name for triple in triples[number] for name in triple.names if name in inside]
             part = cut_out(joined.program, piece, dict.fromkeys((*compared, *leaves)))
             if part.model.graph.outputs:
@@ -104,20 +104,20 @@ def _pieces(joined: Joined, shapes: Mapping[str, tuple[int, ...]], limit: float)
     return parts
 
 
-def _made(joined: Joined, piece: Piece) -> set[str]:
+def _results_of(joined: Joined, piece: Piece) -> set[str]:
     nodes = itertools.islice(joined.program.model.graph, piece.start, piece.stop)
     return {str(value.name) for node in nodes for value in node.outputs}
 
 
 def _distributed(joined: Joined, parts: Sequence[Piece]) -> tuple[list[list[Triple]], list[list[str]]]:
     """Return for each piece the results that can be compared once it has run, and what it keeps for later ones."""
-    maker = {name: number for number, piece in enumerate(parts) for name in _made(joined, piece)}
+    maker = {name: number for number, piece in enumerate(parts) for name in _results_of(joined, piece)}
     triples: list[list[Triple]] = [[] for _ in parts]
-    kept: list[list[str]] = [[] for _ in parts]
+    later: list[list[str]] = [[] for _ in parts]
     for triple in joined.triples:
         last = max(maker[name] for name in triple.names)
         triples[last].append(triple)
         for name in triple.names:
             if maker[name] < last:
-                kept[maker[name]].append(name)
-    return triples, kept
+                later[maker[name]].append(name)
+    return triples, later
