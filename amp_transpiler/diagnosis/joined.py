@@ -68,7 +68,8 @@ def join(reference: Program, low: Program, pairs: Pairs) -> Joined:
 
     Args:
         reference: the float32 program; not changed.
-        low: the low program; not changed. Its nodes have names, each a name of its own.
+        low: the low program; not changed. Its nodes have names, each a name of its own; the float32 program has its
+            inputs.
         pairs: their results.
 
     Raises:
@@ -202,9 +203,8 @@ class _Joining:
         for value in list(self._emulated.model.graph.inputs):
             shared = inputs.get(str(value.name))
             if shared is None:
-                if value.is_initializer():
-                    continue
-                raise ModelError(f"the low model has an input '{value.name}' that the float32 model lacks")
+                assert value.is_initializer(), value.name
+                continue
             if value.dtype != shared.dtype:
                 result = ir.Value(name=f"{_LOW}{value.name}", type=value.type, shape=value.shape)
                 to = ir.AttrInt64("to", int(value.dtype or 0))

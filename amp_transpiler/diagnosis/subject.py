@@ -98,6 +98,7 @@ def subject_of(model: Source, low: Source | None, options: ConversionOptions) ->
         low_name = str(loaded.source or "the low model")
         other = plain_copy(loaded)
         _require_low(other, low_name)
+        _require_same_ends(other, low_name, job.source)
         reference = _closer(plain_copy(job.source), prepared, other)
     _require_float32(reference)
     for program in (reference, other):
@@ -125,6 +126,22 @@ def _require_low(program: Program, name: str) -> None:
         raise InputError(
             f"{name} has no float16 or bfloat16 values: expected a 16-bit model; "
             "leave it out to have the float32 model converted"
+        )
+
+
+def _require_same_ends(low: Program, name: str, source: Program) -> None:
+    """Refuse a low program that reads an input which the float32 one lacks, or lacks one of its outputs."""
+    reads = {value.name for value in low.model.graph.inputs if not value.is_initializer()}
+    other = sorted(str(it) for it in reads - {value.name for value in source.model.graph.inputs})
+    if other:
+        raise InputError(
+            f"{name} has the input '{other[0]}', which the float32 model lacks: expected a model made from that one"
+        )
+    outputs = {value.name for value in low.model.graph.outputs}
+    missing = [str(value.name) for value in source.model.graph.outputs if value.name not in outputs]
+    if missing:
+        raise InputError(
+            f"{name} lacks the output '{missing[0]}' of the float32 model: expected a model made from that one"
         )
 
 
