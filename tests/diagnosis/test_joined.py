@@ -188,8 +188,13 @@ def test_a_result_has_another_shape():
     assert facts.low.error == float("inf")
 
 
-def test_another_models_input_is_an_error():
-    first = program_of(HEAD + " { y = Mul (x, g) }")
-    second = program_of("(float16[2,4] z) => (float16[2,4] y) { y = Mul (z, g16) }")
-    with pytest.raises(ModelError, match="the low model has an input 'z' that the float32 model lacks"):
+LATER = """(float[1,1,2,2] x, float[4] s) => (float[a,b,c,d] y) {
+    z = Cast<to=10> (x) [a] h = Relu (z) k = Cast<to=1> (h) [b] y = Resize (k, , s)
+}"""
+
+
+def test_an_opset_that_cannot_be_raised_is_an_error():
+    graph = "(float[1,1,2,2] x, float[4] s) => (float[a,b,c,d] y) { [a] h = Relu (x) [b] y = Resize (h, s) }"
+    first, second = program_of(model_of(graph, opset=10)), program_of(model_of(LATER, opset=13))
+    with pytest.raises(ModelError, match="one is of opset 13, the other cannot be raised to it: .*Resize"):
         join(first, second, pair(first, second))
