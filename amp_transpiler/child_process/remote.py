@@ -187,7 +187,7 @@ class RemoteSession:
 
 def _sharing(settings: SessionSettings) -> SessionSettings:
     """Return settings for few runs, one session after the other: each takes the memory that the last one has left."""
-    return dataclasses.replace(settings, shared_memory=True, planned=False)
+    return dataclasses.replace(settings, shared_memory=True, planned=False, reuses=False)
 
 
 def _close(child: Child, number: int) -> None:

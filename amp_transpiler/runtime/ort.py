@@ -89,6 +89,9 @@ class SessionSettings:
             plans memory ahead, which saves allocations and takes up to half as much again, twice in its arena; and it
             computes equal nodes once, which can keep a large result for a long time. Nodes run in the order of the
             file: ONNX Runtime's own order puts weight gradients off until all of a group are wanted.
+        reuses: whether ONNX Runtime decides ahead which result may take the memory of an earlier one. That takes a time
+            that grows with the square of the number of nodes, 15 times as long as all else for 2000 nodes; without it a
+            result's memory is free again when it was read for the last time.
         planned: whether a second run takes all its memory at once, by what the first one took, and beside that. For few
             runs with large results this takes longer than it saves.
         quick: whether the optimizers are left out that cost much and find nothing in a step.
@@ -108,6 +111,7 @@ class SessionSettings:
     fuse: bool = True
     fuse_transposes: bool = True
     lean: bool = False
+    reuses: bool = True
     planned: bool = True
     quick: bool = False
     threads: int | None = None
@@ -130,8 +134,9 @@ class SessionSettings:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         if self.lean or not self.planned:
             options.enable_mem_pattern = False
-        if self.lean:
+        if self.lean or not self.reuses:
             options.enable_mem_reuse = False
+        if self.lean:
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         if self.threads is not None:
             options.intra_op_num_threads = self.threads

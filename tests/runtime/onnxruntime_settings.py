@@ -148,8 +148,9 @@ RUNTIME_SETTINGS = (
         "session option",
         "enable_mem_reuse",
         "False",
-        _STEPS,
-        "the memory of a result is free when it was read for the last time",
+        _STEPS + ", and checks",
+        "the memory of a result is free when it was read for the last time, and opening takes a time that grows with "
+        "the nodes, not with their square",
         _LEAN,
     ),
     RuntimeSetting(
