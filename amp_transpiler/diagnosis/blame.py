@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.diagnosis.suspects import Findings, suspect
+from amp_transpiler.diagnosis.suspects import Findings, is_far, suspect
 from amp_transpiler.graph.walk import reads_of
 from amp_transpiler.precision.pole_operators import input_at_pole
 from amp_transpiler.report.diagnosis import Fault, NodeDiagnosis, Suspect
@@ -106,8 +106,18 @@ class _Blame:
         pole = input_at_pole(node)
         lost = [read for read in self._read_by(value) if self._rows[read].vanished]
         if not lost:
-            return row
+            return self._where_departed(row)
         return self.where_lost(self._rows[pole if pole in lost and pole is not None else lost[0]])
+
+    def _where_departed(self, row: NodeDiagnosis) -> NodeDiagnosis:
+        """Return the row whose own error is most of the error of another one: the first on the way from there."""
+        while row.own_error < _MOSTLY * row.error or row.infinite:
+            reads = [self._rows[read] for read in self._read_by(self._findings.reference[row.value])]
+            worst = max(reads, key=lambda read: read.error, default=row)
+            if worst.error <= self._allowed:
+                break
+            row = worst
+        return row
 
     def where_lost(self, row: NodeDiagnosis) -> NodeDiagnosis:
         """Return the row where numbers became zero that are zero in a row: the first on the way there."""
@@ -120,7 +130,7 @@ class _Blame:
 
     def fault_of_origin(self, row: NodeDiagnosis) -> Fault | None:
         """Return what an origin does wrong, as far as it is no question of its own rounding."""
-        if row.own_infinite:
+        if row.own_infinite or (not row.infinite and not row.vanished):
             return None
         return "vanishing" if row.vanished and row.largest <= self._findings.low.max else "overflow"
 
@@ -145,7 +155,8 @@ class _Blame:
 
     def is_severe(self, row: NodeDiagnosis) -> bool:
         """Whether a node would break the limit on its own by something worse than rounding."""
-        return row.fault != "rounding" and (row.contribution or 0.0) > self._allowed
+        is_rounding = row.fault == "rounding" and not is_far(row, self._findings.low)
+        return not is_rounding and (row.contribution or 0.0) > self._allowed
 
     def _rank(self, row: NodeDiagnosis) -> tuple[bool, float]:
         is_severe = self.is_severe(row)

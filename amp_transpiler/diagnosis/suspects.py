@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,9 +18,10 @@ from amp_transpiler.ops.names import operator_name
 from amp_transpiler.report.diagnosis import Fault, NodeDiagnosis, Suspect
 from amp_transpiler.report.wording import percent
 
-__all__ = ["Findings", "rows_of", "suspect"]
+__all__ = ["Findings", "is_far", "rows_of", "suspect"]
 
 _VANISHED = 0.01  # the share of a result's numbers that became zero, from which that is what it does wrong
+_FAR = 32.0  # times the rounding of a number, from which an error of a result is none of rounding
 _ROUNDINGS = 4.0  # times the rounding of a constant, from which it is another one
 
 
@@ -141,6 +142,11 @@ def _is_rounded(array: np.ndarray, low: np.ndarray, format_: LowFormat) -> bool:
     return bool(np.all(fits | (np.isinf(exact) & (got == exact)) | np.isnan(exact)))
 
 
+def is_far(row: NodeDiagnosis, low: LowFormat) -> bool:
+    """Whether a node's own error is larger than rounding makes it: something else comes between it and its inputs."""
+    return row.own_error > _FAR * 2.0**-low.digits
+
+
 def suspect(findings: Findings, row: NodeDiagnosis, fault: Fault | None = None) -> Suspect:
     """Return a row as a suspect.
 
@@ -162,21 +168,46 @@ def suspect(findings: Findings, row: NodeDiagnosis, fault: Fault | None = None) 
 
 
 def _why(findings: Findings, row: NodeDiagnosis) -> str:
+    assert row.fault is not None
+    return _WORDS[row.fault](findings, row)
+
+
+def _why_infinite(findings: Findings, row: NodeDiagnosis) -> str:
     low = findings.low
-    if row.fault == "overflow":
-        if row.largest > low.max:
-            return f"its result reaches {row.largest:,.6g}, and {low.name} ends at {low.max:,.6g}"
-        if row.own_infinite:
-            return f"{percent(row.own_infinite)} of its numbers become infinite or NaN, which are finite in float32"
-        if row.infinite:
-            return "what it reads is so far from float32 that its result becomes infinite or NaN"
-        return "its result has another shape in the low model"
-    if row.fault == "vanishing":
-        share = percent(max(row.own_vanished, row.vanished))
-        return f"{share} of its numbers become zero, and {low.name} holds nothing below {low.smallest:.3g}"
-    if row.fault == "constant":
-        names = ", ".join(f"'{name}'" for name in _wrong_constants(findings, findings.reference[row.value]))
-        return f"it reads {names}, which has other numbers in the low model than {low.name} makes of them"
-    if row.fault == "integers":
-        return f"{percent(row.own_error)} of its whole numbers or truth values come out as others"
+    if row.largest > low.max:
+        return f"its result reaches {row.largest:,.6g}, and {low.name} ends at {low.max:,.6g}"
+    if row.own_infinite:
+        return f"{percent(row.own_infinite)} of its numbers become infinite or NaN, which are finite in float32"
+    if row.infinite:
+        return "what it reads is so far from float32 that its result becomes infinite or NaN"
+    return "its result has another shape in the low model"
+
+
+def _why_zero(findings: Findings, row: NodeDiagnosis) -> str:
+    share, low = percent(max(row.own_vanished, row.vanished)), findings.low
+    return f"{share} of its numbers become zero, and {low.name} holds nothing below {low.smallest:.3g}"
+
+
+def _why_constant(findings: Findings, row: NodeDiagnosis) -> str:
+    names = ", ".join(f"'{name}'" for name in _wrong_constants(findings, findings.reference[row.value]))
+    return f"it reads {names}, which has other numbers in the low model than {findings.low.name} makes of them"
+
+
+def _why_integers(_: Findings, row: NodeDiagnosis) -> str:
+    return f"{percent(row.own_error)} of its whole numbers or truth values come out as others"
+
+
+def _why_rounding(findings: Findings, row: NodeDiagnosis) -> str:
+    if is_far(row, findings.low):
+        off = f"on the right inputs its result is {percent(row.own_error)} off"
+        return f"{off}: casts on the way to it, or what it is fused with, change them"
     return f"its rounding is {percent(row.own_error)}, which adds {percent(row.contribution or 0.0)} to an output"
+
+
+_WORDS: Mapping[Fault, Callable[[Findings, NodeDiagnosis], str]] = {
+    "overflow": _why_infinite,
+    "vanishing": _why_zero,
+    "constant": _why_constant,
+    "integers": _why_integers,
+    "rounding": _why_rounding,
+}
