@@ -1,4 +1,7 @@
-"""`paddle.amp.debugging`: finds infinity and NaN in static programs, and counts operators by precision."""
+"""`paddle.amp.debugging`: finds infinity and NaN in static programs, and counts operators by precision.
+
+`diagnose_training` is no function of Paddle's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_float_tensor
+from amp_transpiler.paddle.amp.diagnosis_rows import TrainingDiagnosis
+from amp_transpiler.paddle.amp.training_diagnosis import diagnose_training
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, wrap
 from amp_transpiler.paddle.static.accuracy_comparison import compare_accuracy
@@ -36,10 +41,12 @@ __all__ = [
     "DebugMode",
     "OperatorStats",
     "TensorCheckerConfig",
+    "TrainingDiagnosis",
     "check_layer_numerics",
     "check_numerics",
     "collect_operator_stats",
     "compare_accuracy",
+    "diagnose_training",
     "disable_operator_stats_collection",
     "disable_tensor_checker",
     "enable_operator_stats_collection",

@@ -350,7 +350,7 @@ class Executor:
             epochs: how many there are, those before a resumed checkpoint included.
             options: the attributes of `training.TrainOptions`: `loss`, `optimizer`, `schedule_by`, `feed_list`,
                 `scope`, `callbacks`, `steps`, `checkpoints`, `save_every`, `keep`, `resume`, `patience`, `evaluate`,
-                `log_file`, `plot` and `progress`.
+                `log_file`, `plot`, `progress` and `statistics_every`.
 
         Returns:
             The record of the steps of this call.
