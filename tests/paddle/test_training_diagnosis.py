@@ -306,6 +306,28 @@ def test_statistics_are_those_of_what_is_fetched(options, tmp_path):
     assert "the largest number of the forward pass is" in text
 
 
+def test_a_tensor_checker_does_not_see_the_steps_that_are_looked_at(tmp_path, capsys):
+    """Only the steps of the training are counted, so that it checks the second one."""
+    debugging = paddle.amp.debugging
+    config = debugging.TensorCheckerConfig(True, debugging.DebugMode.CHECK_ALL, debug_step=[1, 2])
+    debugging.enable_tensor_checker(config)
+    seen = []
+    try:
+        net = Net(perceptron)
+        diagnose(net.main, feeds(), scope=net.scope, executor=net.executor)
+        assert not capsys.readouterr().out
+        net.executor.train(
+            net.main,
+            feeds(3),
+            scope=net.scope,
+            statistics_every=1,
+            callbacks=[lambda _: seen.append(capsys.readouterr().out.count("tensor=MatMul_out0,"))],
+        )
+    finally:
+        debugging.disable_tensor_checker()
+    assert seen == [0, 1, 0]
+
+
 @pytest.mark.parametrize("every", [0, -1])
 def test_statistics_need_a_number_of_steps(every, tmp_path):
     with pytest.raises(OptionError, match="statistics_every must be 1 or more"):
@@ -319,6 +341,8 @@ def test_statistics_are_of_one_process_and_of_gradients(tmp_path, monkeypatch):
     monkeypatch.setattr(paddle.static.Executor, "ranks", lambda _: Several())
     with pytest.raises(OptionError, match="statistics_every looks at steps of a single process"):
         trained(1, tmp_path)
+    with pytest.raises(OptionError, match="diagnose_training runs steps in a single process"):
+        diagnosed(perceptron)
     monkeypatch.undo()
     monkeypatch.setattr("amp_transpiler.paddle.static.step_statistics.gradients_of", lambda _: {})
     with pytest.raises(InputError, match="statistics_every needs gradients"):

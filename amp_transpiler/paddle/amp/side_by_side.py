@@ -11,6 +11,7 @@ import numpy as np
 from amp_transpiler.errors import InputError
 from amp_transpiler.paddle.static.executor import Executor
 from amp_transpiler.paddle.static.step_tensors import first_readers, forward_tensors, gradients_of, loss_scales_of
+from amp_transpiler.paddle.static.tensor_checker import exempt
 from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP
 from amp_transpiler.runtime.places import to_host
@@ -33,7 +34,7 @@ class Side:
         loss: the variable to look at; the program's first output unless given.
 
     Attributes:
-        program: the program.
+        program: a copy of the program.
         scope: the copy.
         loss: the loss's name.
         scales: the names of loss scales.
@@ -46,7 +47,7 @@ class Side:
     """
 
     def __init__(self, program: Program, scope: Scope, executor: Executor, loss: Variable | str | None) -> None:
-        self.program, self.scope, self._executor = program, scope.shared_copy(), executor
+        self.program, self.scope, self._executor = exempt(program.clone()), scope.shared_copy(), executor
         self._start = scope.shared_copy()
         if loss is None and not program.outputs:
             raise InputError("diagnose_training: the program names no loss: give loss=")

@@ -11,6 +11,7 @@ from amp_transpiler.paddle.amp.observed_steps import Steps, gradient_rows
 from amp_transpiler.paddle.amp.side_by_side import Feed, Side, start_of
 from amp_transpiler.paddle.amp.training_faults import faults
 from amp_transpiler.paddle.static.executor import Executor
+from amp_transpiler.paddle.static.training import Ranks
 from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
 
@@ -54,7 +55,7 @@ def diagnose_training(
 
     Raises:
         InputError: there is no feed, `program` trains nothing or names no loss, or `reference` is of another network.
-        OptionError: a scale or the tolerance is no positive number.
+        OptionError: a scale or the tolerance is no positive number; or other processes train with this one.
     """
     for option, numbers in (("loss_scales", loss_scales), ("tolerance", [] if tolerance is None else [tolerance])):
         if not all(math.isfinite(number) and number > 0 for number in numbers):
@@ -64,6 +65,8 @@ def diagnose_training(
         raise InputError("diagnose_training: there is no feed: give one for each step")
     scope = global_scope() if scope is None else scope
     executor = Executor() if executor is None else executor
+    if type(executor.ranks()) is not Ranks:
+        raise OptionError("diagnose_training runs steps in a single process: call it without torchrun")
     low = Side(program, scope, executor, loss)
     wide = None
     if reference is not None:

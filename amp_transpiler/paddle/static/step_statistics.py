@@ -19,6 +19,7 @@ from amp_transpiler.paddle.static.step_tensors import (
     gradients_of,
     loss_scales_of,
 )
+from amp_transpiler.paddle.static.tensor_checker import exempt
 from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.scope import Scope
 
@@ -98,7 +99,7 @@ class StepProbe:
     """
 
     def __init__(self, program: Program) -> None:
-        copy = program.clone()
+        copy = exempt(program.clone())
         copy.updates.clear()
         gradients, readers = gradients_of(copy), first_readers(copy)
         if not gradients:

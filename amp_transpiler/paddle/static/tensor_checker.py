@@ -31,6 +31,8 @@ __all__ = [
     "check_tensors",
     "disable_tensor_checker",
     "enable_tensor_checker",
+    "exempt",
+    "is_exempt",
     "watch",
 ]
 
@@ -221,6 +223,25 @@ def _watched(program: Program) -> dict[Watched, None]:
     watched = program.attached.setdefault(_Watch, _Watch())
     assert isinstance(watched, _Watch)
     return watched.tensors
+
+
+class _Exempt:
+    """Marks a program whose runs are neither checked nor counted."""
+
+    def of_copy(self) -> _Exempt:
+        """Return the mark for a copy of the program."""
+        return self
+
+
+def exempt(program: Program) -> Program:
+    """Leave the runs of a program alone: a tool runs it beside the user's own. Return the program."""
+    program.attached[_Exempt] = _Exempt()
+    return program
+
+
+def is_exempt(program: Program) -> bool:
+    """Whether the runs of a program are neither checked nor counted."""
+    return _Exempt in program.attached
 
 
 # ---- in a run ----
