@@ -13,7 +13,7 @@ from amp_transpiler.paddle.amp.diagnosis_rows import GradientRow, LossRow, Tenso
 from amp_transpiler.paddle.amp.side_by_side import Feed, Side, largest, relative_error
 from amp_transpiler.runtime.scope import Scope
 
-__all__ = ["Steps", "gradient_rows"]
+__all__ = ["Steps", "gradient_rows", "largest_of"]
 
 _ROUNDINGS = 16  # a value departs by more than this many roundings of the lowest format
 
@@ -89,9 +89,9 @@ class Steps:
     def tensor_rows(self) -> Iterator[TensorRow]:
         """Yield a row for each tensor of the forward pass, in its order."""
         for name, place in self.low.tensors.items():
-            maxima, dtype = self.maxima[name], self.formats[name].name
-            error = self.errors.get(name)
-            yield TensorRow(name, place.operator, place.where, dtype, maxima[0], maxima[-1], _growth(maxima), error)
+            maxima, dtype, error = self.maxima[name], self.formats[name], self.errors.get(name)
+            growth = _growth(maxima, largest_of(dtype))
+            yield TensorRow(name, place.operator, place.where, dtype.name, maxima[0], maxima[-1], growth, error)
 
 
 def _rounding(dtype: np.dtype) -> float:
@@ -109,9 +109,15 @@ def _parts(row: LossRow, tolerance: float) -> bool:
     return not abs(row.loss - reference) <= tolerance * abs(reference)  # also where the loss is NaN
 
 
-def _growth(maxima: Sequence[float]) -> float:
-    """Return by how much the largest magnitude is multiplied from step to step, as long as it is finite."""
+def largest_of(dtype: np.dtype) -> float:
+    """Return the largest number of a format."""
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # it has no types
+
+
+def _growth(maxima: Sequence[float], most: float) -> float:
+    """Return by how much the largest magnitude is multiplied from step to step, up to the first that is not finite."""
     finite = list(itertools.takewhile(math.isfinite, maxima))
+    finite += [most] * (len(finite) < len(maxima))  # it has reached that at least
     if len(finite) < 2 or not finite[0]:
         return 1.0
     return float((finite[-1] / finite[0]) ** (1 / (len(finite) - 1)))

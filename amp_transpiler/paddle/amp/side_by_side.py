@@ -17,7 +17,7 @@ from amp_transpiler.runtime.lowering import RANDOM_SEED, RANDOM_STEP
 from amp_transpiler.runtime.places import to_host
 from amp_transpiler.runtime.scope import Scope
 
-__all__ = ["Feed", "Side", "first_bad", "largest", "parameters_read", "relative_error", "start_of"]
+__all__ = ["Feed", "Side", "first_bad", "largest", "parameters_read", "relative_error", "start_of", "tensors_read"]
 
 Feed = Mapping[Any, Any]
 
@@ -177,6 +177,11 @@ def parameters_read(side: Side, name: str) -> list[str]:
     """Return the parameters that the operator which makes a value reads, through casts."""
     verdicts = dict.fromkeys([*side.tensors, *side.gradients], False)
     return [read for read in _known_reads(side.program, name, verdicts) if read in side.gradients]
+
+
+def tensors_read(side: Side, name: str) -> list[str]:
+    """Return the tensors of the forward pass that the operator which makes a value reads, through casts."""
+    return list(_known_reads(side.program, name, dict.fromkeys(side.tensors, False)))
 
 
 def _reads(program: Program, name: str) -> Sequence[str]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-import ml_dtypes
-
 from amp_transpiler.paddle.amp.diagnosis_rows import Fault, GradientRow, TensorRow
-from amp_transpiler.paddle.amp.observed_steps import Steps
-from amp_transpiler.paddle.amp.side_by_side import first_bad, parameters_read
+from amp_transpiler.paddle.amp.observed_steps import Steps, largest_of
+from amp_transpiler.paddle.amp.side_by_side import first_bad, parameters_read, tensors_read
 from amp_transpiler.paddle.static.step_tensors import Place
 
 __all__ = ["faults"]
 
 _VANISHED = 0.05  # the share of a gradient's numbers that may become zero
 _GROWN = 4.0  # how many times as large a tensor is in the end
+_STEPS = 3  # fewer say nothing about what is to come
 _HORIZON = 5  # times the steps that were run: how far growth is looked ahead
 
 
@@ -121,17 +120,17 @@ def _not_finite(steps: Steps) -> Iterator[Fault]:
 
 
 def _growth(steps: Steps, tensors: Sequence[TensorRow]) -> Iterator[Fault]:
-    """Yield the tensor that growth begins in, among those that will leave their format soon."""
+    """Yield the tensor that will leave its format soon and grows most beyond what its operator reads."""
+    rows = {row.tensor: row for row in tensors}
     left = {row.tensor: _steps_left(steps, row) for row in tensors if row.tensor != steps.low.loss}
     horizon = _HORIZON * len(steps.losses)
-    growing = {name: number is not None and number <= horizon for name, number in left.items()}
-    first = first_bad(steps.low.program, [name for name, grows in growing.items() if grows], growing)
-    if not first:
+    growing = [rows[name] for name, number in left.items() if number is not None and number <= horizon]
+    row = max(growing, key=lambda row: _growth_of_its_own(steps, row, rows), default=None)
+    if row is None:
         return
-    rows: Mapping[str, TensorRow] = {row.tensor: row for row in tensors}
-    row = max((rows[name] for name in first), key=lambda row: row.last)  # a small one, such as a mean, may grow faster
     number = left[row.tensor]
-    when = f"leaves {row.dtype} in about {number:.0f} steps" if number else f"has left {row.dtype}"
+    count = math.ceil(number or 0)
+    when = f"leaves {row.dtype} within {count} step{'s' * (count > 1)}" if count else f"has left {row.dtype}"
     read = parameters_read(steps.low, row.tensor)
     reads = f"; it reads the parameter '{read[0]}'" if read else ""
     grows = f"grows by {row.growth:.3g} times a step, from {row.first:.4g} to {row.last:.4g}"
@@ -140,6 +139,11 @@ def _growth(steps: Steps, tensors: Sequence[TensorRow]) -> Iterator[Fault]:
         row.tensor,
         f"'{row.tensor}' ({_of(row)}) {grows}, and {when}{reads}",
     )
+
+
+def _growth_of_its_own(steps: Steps, row: TensorRow, rows: Mapping[str, TensorRow]) -> float:
+    """Return by how many times more a tensor grows than what its operator reads."""
+    return row.growth / max([1.0, *(rows[name].growth for name in tensors_read(steps.low, row.tensor))])
 
 
 def _steps_left(steps: Steps, row: TensorRow) -> float | None:
@@ -151,7 +155,6 @@ def _steps_left(steps: Steps, row: TensorRow) -> float | None:
     maxima = steps.maxima[row.tensor]
     late = maxima[len(maxima) // 2 - 1 :]  # of a growth that slows down, what is to come
     rate = (late[-1] / late[0]) ** (1 / (len(late) - 1)) if len(late) > 1 and late[0] else 1.0
-    if row.last < _GROWN * row.first or rate <= 1:
+    if len(maxima) < _STEPS or row.last < _GROWN * row.first or rate <= 1:
         return None
-    most = float(ml_dtypes.finfo(steps.formats[row.tensor]).max)  # type: ignore[no-untyped-call]  # it has no types
-    return math.log(most / row.last) / math.log(rate)
+    return math.log(largest_of(steps.formats[row.tensor]) / row.last) / math.log(rate)
