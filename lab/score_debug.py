@@ -4,8 +4,9 @@
     python lab/score_debug.py CASES                    # a folder that lab/plant_faults.py has written
     python lab/score_debug.py CASES --only wrong_cast --json OUT.json
 
-A row a case: the node that is guilty, the one that was named, nodes of the cure beside the smallest known one, passes
-over the data, seconds. Exit status 1 if a guilty node was not named.
+A row a case of inference: the node that is guilty, the one that was named, nodes of the cure beside the smallest known
+one, passes over the data, seconds. Cases of training are diagnosed by `paddle.amp.debugging.diagnose_training`: whether
+the loss scale is named. Exit status 1 if anything that is guilty was not named.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parent)]
 
 Diagnose = Callable[..., Any]
 """`amp_transpiler.debug`: float32, low or None, and keywords; it returns guilty, cure and passes."""
@@ -72,20 +73,55 @@ def main() -> int:
     options = parser.parse_args()
     import amp_transpiler
 
-    diagnose: Diagnose = getattr(amp_transpiler, "debug")  # noqa: B009  mypy may not know it yet
+    diagnose: Diagnose = amp_transpiler.debug
     scores = []
     for folder in folders(options.cases, options.only):
         scores.append(score(folder, diagnose))
         print(line_of(scores[-1]), flush=True)
+    training = {folder.name: names_scale(folder) for folder in training_folders(options.cases, options.only)}
+    for case, is_right in training.items():
+        print(f"{case:48.48} {'right' if is_right else 'WRONG'}  the loss scale", flush=True)
     print(*summary_of(scores), sep="\n")
+    if training:
+        print(f"loss scale named in training: {sum(training.values())} of {len(training)}")
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(row) for row in scores], indent=1) + "\n", "utf-8")
-    return int(not all(row.is_right for row in scores))
+    return int(not all((*(row.is_right for row in scores), *training.values())))
 
 
 def folders(cases: pathlib.Path, only: str = "") -> list[pathlib.Path]:
     """List the folders of the cases of inference, in order."""
     return sorted(path.parent for path in cases.glob("*/float32.onnx") if only in path.parent.name)
+
+
+def training_folders(cases: pathlib.Path, only: str = "") -> list[pathlib.Path]:
+    """List the folders of the cases of training, in order."""
+    with_truth = (path.parent for path in cases.glob("*/truth.json") if only in path.parent.name)
+    return sorted(folder for folder in with_truth if not (folder / "float32.onnx").exists())
+
+
+def names_scale(folder: pathlib.Path) -> bool:
+    """Diagnose a training step, and return whether a gradient is blamed that overflows at its loss scale, and only so.
+
+    All gradients overflow at such a scale, so that of any parameter is right.
+    """
+    import numpy as np
+
+    from amp_transpiler import paddle
+    from amp_transpiler.paddle import static
+    from planted_faults.training import build
+
+    truth = json.loads((folder / "truth.json").read_text("utf-8"))
+    training = build(truth["network"], truth["scale"])
+    scope, executor = static.Scope(), static.Executor(paddle.CPUPlace())
+    executor.run(training.startup, scope=scope)
+    training.optimizer.amp_init(paddle.CPUPlace(), scope)
+    with np.load(folder / "inputs.npz") as batch:
+        feeds = [dict(batch)]
+    diagnosis = paddle.amp.debugging.diagnose_training(
+        training.main, feeds, loss=training.loss, scope=scope, executor=executor
+    )
+    return [fault.kind for fault in diagnosis.faults[:1]] == ["overflow"]
 
 
 def score(folder: pathlib.Path, diagnose: Diagnose) -> Score:

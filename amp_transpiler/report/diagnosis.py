@@ -111,7 +111,7 @@ class Diagnosis:
         dtype: the low format.
         given: the samples are the user's, not made up.
         samples: how many there are.
-        passes: how often all samples ran through the model for it.
+        passes: how often the float32 model ran on the samples, on a few of them for the derivatives.
         error: the largest error of an output (`OutputComparison.relative`); infinite if one is infinite or NaN.
         excess: the same over what is allowed: more than 1 if a limit is exceeded.
         outputs: the comparison of every output.

@@ -199,7 +199,7 @@ def test_a_right_diagnosis(folder):
     scores = [score_debug.score(case, diagnose) for case in score_debug.folders(folder)]
     assert all(row.is_right and row.is_smallest for row in scores)
     assert asked["wrong_cast"][0] is not None
-    assert {"dtype", "level", "tolerance", "inputs", "fix"} == set(asked["wrong_cast"][1])
+    assert {"dtype", "level", "tolerance", "inputs"} == set(asked["wrong_cast"][1])
     summary = list(score_debug.summary_of(scores))
     assert summary[:4] == [
         "\nguilty node named: 2 of 2",
