@@ -192,9 +192,7 @@ REFUSED = {
     ),
     "cannot be diagnosed: the emulated program does not run": (
         InputError,
-        lambda: debug(
-            QUIET, with_domain(NARROW + " { h = Cast<to=10> (x) i = nowhere.Nothing (h) y = Cast<to=1> (i) }")
-        ),
+        lambda: debug(QUIET, with_domain(NARROW + " { h = Cast<to=10> (x) i = nowhere.A (h) y = Cast<to=1> (i) }")),
     ),
     "as the two models do not run side by side": (InputError, lambda: debug(model_of(BEFORE), model_of(BEHIND))),
     "the low model lacks the output 'y' of the float32 model": (
