@@ -35,19 +35,27 @@ def suspects_of(findings: Findings, rows: Sequence[NodeDiagnosis], allowed: floa
     """
     blame = _Blame(findings, rows, allowed)
     ranked = blame.ranked()
-    first = blame.origin(blame.outputs())
-    if first is None and ranked and blame.is_severe(ranked[0]):
-        first = blame.where_lost(ranked[0]) if ranked[0].fault == "vanishing" else ranked[0]
-    if first is None:
-        first = blame.origin(blame.absorbing())
+    first, fault = _first(blame, ranked)
     if first is None and not ranked:
         first = max(rows, key=lambda row: row.own_error, default=None)
-    suspects = [] if first is None else [suspect(findings, first, blame.fault_of_origin(first))]
+    suspects = [] if first is None else [suspect(findings, first, fault)]
     suspects += [suspect(findings, row) for row in ranked]
     by_node: dict[str, Suspect] = {}
     for each in suspects:
         by_node.setdefault(each.node, each)
     return tuple(by_node.values())
+
+
+def _first(blame: _Blame, ranked: Sequence[NodeDiagnosis]) -> tuple[NodeDiagnosis | None, Fault | None]:
+    """Return the row to blame by the first three rules, and what it does wrong as far as its row does not say that."""
+    if (origin := blame.origin(blame.outputs())) is not None:
+        return origin, blame.fault_of_origin(origin)
+    if ranked and blame.is_severe(ranked[0]):
+        if ranked[0].fault == "vanishing":
+            return blame.where_lost(ranked[0]), "vanishing"
+        return ranked[0], None
+    origin = blame.origin(blame.absorbing())
+    return origin, None if origin is None else blame.fault_of_origin(origin)
 
 
 class _Blame:

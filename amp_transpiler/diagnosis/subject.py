@@ -67,7 +67,7 @@ class Subject:
                 copy = program.clone()
                 copy.source = None
                 if any(node.op_type == "If" for node in copy.model.graph):
-                    inline_branches(copy, sample, child)
+                    inline_branches(copy, sample, child, low=program is self.low)
                 copies.append(copy)
         return dataclasses.replace(self, reference=copies[0], low=copies[1])
 

@@ -11,7 +11,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.child_process.child import Child
 from amp_transpiler.errors import InputError, OptionError
-from tests.diagnosis.programs import converted, model_of, renamed
+from tests.diagnosis.programs import WEIGHTS, converted, model_of, renamed
 from tests.support import array, parse, relative, run, run_emulated
 
 NARROW = "(float[2,4] x) => (float[2,4] y)"
@@ -192,9 +192,7 @@ REFUSED = {
     ),
     "cannot be diagnosed: the emulated program does not run": (
         InputError,
-        lambda: debug(
-            QUIET, with_domain(NARROW + " { h = Cast<to=10> (x) i = nowhere.Nothing (h) y = Cast<to=1> (i) }")
-        ),
+        lambda: debug(QUIET, with_domain(NARROW + " { h = Cast<to=10> (x) i = nowhere.A (h) y = Cast<to=1> (i) }")),
     ),
     "as the two models do not run side by side": (InputError, lambda: debug(model_of(BEFORE), model_of(BEHIND))),
     "the low model lacks the output 'y' of the float32 model": (
@@ -212,3 +210,23 @@ def test_what_is_refused(words):
     with pytest.raises(kind) as caught:
         action()
     assert words in str(caught.value)
+
+
+CHOOSING = """({kind}[2,4] x) => ({kind}[2,4] y) {{
+    [a] h = MatMul (x, {w}) [m] m = ReduceMax<keepdims=0> (h) [g] t = Greater (m, {half})
+    [i] z = If (t) <then_branch = g1 () => ({kind}[2,4] p) {{ [r] p = Relu (h) }},
+                    else_branch = g2 () => ({kind}[2,4] q) {{ [n] q = Neg (h) }}>
+    [b] y = Sigmoid (z) }}"""
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_branch_that_is_taken_is_diagnosed(dtype, scale):
+    model = model_of(CHOOSING.format(kind="float", w="w", half="half"))
+    low = converted(model, dtype)
+    inputs = {"x": scale * array(2, 4)}
+    diagnosis = debug(model, low, inputs=inputs)
+    h = inputs["x"] @ WEIGHTS["w"]
+    branch = "r" if h.max() > 0.5 else "n"
+    assert [row.node for row in diagnosis.nodes] == ["a", "m", "g", branch, "b"]
+    assert diagnosis.guilty is None

@@ -196,5 +196,5 @@ LATER = """(float[1,1,2,2] x, float[4] s) => (float[a,b,c,d] y) {
 def test_an_opset_that_cannot_be_raised_is_an_error():
     graph = "(float[1,1,2,2] x, float[4] s) => (float[a,b,c,d] y) { [a] h = Relu (x) [b] y = Resize (h, s) }"
     first, second = program_of(model_of(graph, opset=10)), program_of(model_of(LATER, opset=13))
-    with pytest.raises(ModelError, match="one is of opset 13, the other cannot be raised to it: .*Resize"):
+    with pytest.raises(ModelError, match=r"one is of opset 13, the other cannot be raised to it: .*Resize"):
         join(first, second, pair(first, second))
