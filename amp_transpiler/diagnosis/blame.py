@@ -138,9 +138,11 @@ class _Blame:
 
     def fault_of_origin(self, row: NodeDiagnosis) -> Fault | None:
         """Return what an origin does wrong, as far as it is no question of its own rounding."""
-        if row.own_infinite or (not row.infinite and not row.vanished):
+        if row.own_infinite:
             return None
-        return "vanishing" if row.vanished and row.largest <= self._findings.low.max else "overflow"
+        if row.infinite or row.largest > self._findings.low.max:
+            return "overflow"
+        return "vanishing" if row.vanished else None
 
     def _read_by(self, value: ir.Value) -> Iterator[ir.Value]:
         """Yield the nearest values with a row that a result is computed from."""
