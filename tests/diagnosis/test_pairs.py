@@ -94,9 +94,9 @@ CASES = {
         ["d", "e", "f", "g"],
     ),
     "a cast through integers before what is fused": (
-        GELU.replace("y = MatMul (m, v)", "y = Neg (m)"),
-        "[n0] p = MatMul (x, w16) i = Cast<to=7> (p) r = Cast<to=10> (i) [n1] y = com.microsoft.Gelu (r)",
-        {"h": "p", "y": "y"},
+        GELU.replace("[d]", "[r] c = Relu (h) [d]").replace("(h, ", "(c, ").replace("MatMul (m, v)", "Neg (m)"),
+        "[n] p = MatMul (x, w16) i = Cast<to=7> (p) r = Cast<to=10> (i) [t] q = Relu (r) y = com.microsoft.Gelu (q)",
+        {"h": "p", "c": "q", "y": "y"},
         ["d", "e", "f", "g", "h"],
     ),
     "several nodes between a fused one and an output": (
