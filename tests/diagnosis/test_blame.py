@@ -55,6 +55,11 @@ CASES = {
         None,
         ("b", "overflow", "float16 ends at 65,504"),
     ),
+    "two overflows beside each other": (
+        "[a] h = Mul (x, big) [b] s = Mul (h, h) [c] t = Mul (h, big) [d] u = Add (s, t) [e] y = Relu (u)",
+        None,
+        ("b", "overflow", "float16 ends at 65,504"),
+    ),
     "a float32 result that is cast down": (
         "[a] h = Mul (x, big) [b] s = Mul (h, h) [c] t = Mul (s, tiny) [d] y = Relu (t)",
         (
@@ -92,6 +97,11 @@ CASES = {
     # 3. infinite numbers that become finite
     "an infinity that a quotient absorbs": (
         "[a] h = Mul (x, big) [b] s = Mul (h, h) [c] t = Reciprocal (s) [d] u = Mul (t, back) [e] y = Relu (u)",
+        None,
+        ("b", "overflow", "float16 ends at 65,504"),
+    ),
+    "an infinity that is no largest number any more": (
+        "[a] h = Mul (x, big) [b] s = Mul (h, h) [c] i = ArgMax<axis=1, keepdims=0> (s) [d] y = Gather (w, i)",
         None,
         ("b", "overflow", "float16 ends at 65,504"),
     ),

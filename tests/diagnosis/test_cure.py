@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, strategies
 
 import amp_transpiler as amp
-from amp_transpiler.diagnosis.cure import find_cure
+from amp_transpiler.diagnosis.cure import find_cure, units_of
 from amp_transpiler.diagnosis.subject import subject_of
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.precision.reasons import Reason
+from amp_transpiler.report.diagnosis import Suspect
 from amp_transpiler.verification.accuracy import make_reference
 from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
+from tests.diagnosis.findings import HEAD, findings_of
 from tests.support import array, parse
 
 # ---- the search, on conversions that are only a rule ----
@@ -87,6 +89,32 @@ def test_hundreds_of_nodes_take_few_runs():
     cure = find_cure(Rule(lambda nodes: nodes >= {"n3", "n77", "n400"}), [(name,) for name in many[:40]] + [many])
     assert {"n3", "n77", "n400"} <= set(cure.nodes)
     assert cure.runs <= 100
+
+
+# what a node does wrong -> the nodes that must be float32 for it
+UNITS = {
+    "rounding": ("b",),
+    "constant": ("b",),
+    "overflow": ("b", "c"),
+    "vanishing": ("b", "c"),
+}
+
+
+@pytest.mark.parametrize("fault", UNITS)
+def test_the_nodes_that_a_fault_takes(fault):
+    suspects = [Suspect(node="b", op="Sigmoid", value="i", fault=fault, contribution=1.0, why="")]
+    assert units_of(findings_of(), suspects) == [UNITS[fault], ("a", "b", "c")]
+
+
+def test_nodes_without_a_partner_go_with_the_one_behind_them():
+    fused = HEAD + " { z = Cast<to=10> (x) [a] r = com.microsoft.Fused (z) y = Cast<to=1> (r) }"
+    suspects = [Suspect(node="c", op="MatMul", value="y", fault="rounding", contribution=1.0, why="")]
+    assert set(units_of(findings_of(fused), suspects)[0]) == {"a", "b", "c"}
+
+
+def test_a_node_of_the_low_program_only():
+    suspects = [Suspect(node="cast", op="Cast", value="r", fault="kernel", contribution=1.0, why="")]
+    assert units_of(findings_of(), suspects)[0] == ("cast",)
 
 
 # ---- real conversions, against a search through every set ----

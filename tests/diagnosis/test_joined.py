@@ -180,6 +180,15 @@ def test_the_programs_are_not_changed():
     assert [value.name for value in joined.program.model.graph.inputs] == ["x"]
 
 
+def test_what_is_compared_lies_together():
+    first, second = program_of(BLOCK), program_of(converted(model_of(BLOCK)))
+    joined = join(first, second, pair(first, second))
+    nodes = list(joined.program.model.graph)
+    place = {value.name: index for index, node in enumerate(nodes) for value in node.outputs}
+    far_apart = max(max(map(place.get, triple.names)) - min(map(place.get, triple.names)) for triple in joined.triples)
+    assert far_apart < len(nodes) / 4
+
+
 def test_a_result_has_another_shape():
     graph = HEAD + " { [a] h = Mul (x, g) [b] y = Transpose (h) }".replace("[2,4] y", "y")
     low = HEAD + " { z = Cast<to=10> (x) [a] h = Mul (z, g16) [b] i = Transpose<perm=[0,1]> (h) y = Cast<to=1> (i) }"

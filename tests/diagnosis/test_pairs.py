@@ -87,6 +87,24 @@ CASES = {
         {"h": "h", "m": "p", "y": "y"},
         ["d", "e", "f", "g"],
     ),
+    "a fused activation at the start, other names": (
+        GELU.replace("[a] h = MatMul (x, w) ", "").replace("(h, ", "(x, "),
+        "[n0] p = com.microsoft.Gelu (x) [n1] q = MatMul (p, w16) r = Cast<to=1> (q) y = Cast<to=10> (r)",
+        {"m": "p", "y": "q"},
+        ["d", "e", "f", "g"],
+    ),
+    "a cast through integers before what is fused": (
+        GELU.replace("[d]", "[r] c = Relu (h) [d]").replace("(h, ", "(c, ").replace("MatMul (m, v)", "Neg (m)"),
+        "[n] p = MatMul (x, w16) i = Cast<to=7> (p) r = Cast<to=10> (i) [t] q = Relu (r) y = com.microsoft.Gelu (q)",
+        {"h": "p", "c": "q", "y": "y"},
+        ["d", "e", "f", "g", "h"],
+    ),
+    "several nodes between a fused one and an output": (
+        GELU.replace("y = MatMul (m, v)", "n = MatMul (m, v) [p] y = Sigmoid (n)"),
+        "[n0] p = MatMul (x, w16) [n1] q = com.microsoft.Gelu (p) [n2] r = MatMul (q, v16) [n3] y = Sigmoid (r)",
+        {"h": "p", "m": "q", "n": "r", "y": "y"},
+        ["d", "e", "f", "g"],
+    ),
     "names by chance": (
         "[n0] v0 = MatMul (x, w) [n1] v1 = Relu (v0) [n2] v2 = MatMul (v1, v) [n3] y = Sigmoid (v2)",
         (

@@ -1,5 +1,6 @@
 """What is said of each node: its fault, what the outputs feel of it, and why."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,30 +8,10 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.child_process.differences import Difference, Measured
-from amp_transpiler.diagnosis.joined import join
-from amp_transpiler.diagnosis.pairs import pair
-from amp_transpiler.diagnosis.suspects import Findings, rows_of, suspect
-from amp_transpiler.graph.dtypes import low_format
-from tests.diagnosis.programs import WEIGHTS, converted, model_of, program_of
+from amp_transpiler.diagnosis.suspects import rows_of, suspect
+from tests.diagnosis.findings import HEAD, findings_of
+from tests.diagnosis.programs import WEIGHTS, model_of
 from tests.support import array, run
-
-HEAD = "(float[2,4] x) => (float[2,4] y)"
-GRAPH = HEAD + " { [a] h = MatMul (x, w) [b] i = Sigmoid (h) [c] y = MatMul (i, v) }"
-ROUNDED = 4e-8  # the square of what rounding a result changes, in the findings of these tests
-
-
-def findings_of(low=None, *, felt=ROUNDED, **facts):
-    """Return findings that say the same of every result; `facts` are about the low node alone."""
-    first, second = program_of(GRAPH), program_of(low or converted(model_of(GRAPH)))
-    pairs = pair(first, second)
-    triples = join(first, second, pairs).triples
-    values = {value.name: value for node in first.model.graph for value in node.outputs}
-    own = Difference(**{"square": 1e-8, "norm": 1.0, "count": 8, "nonzero": 8, **facts})
-    rounding = math.inf if felt == math.inf else 1e-8
-    measured = {triple.reference: Measured(rounding=rounding, low=own, own=own) for triple in triples}
-    by_name = None if felt is None else dict.fromkeys(values, felt)
-    return Findings(values, pairs, triples, measured, by_name, low_format("float16"))
-
 
 # how the low node errs -> the fault
 FAULTS = {
@@ -91,16 +72,18 @@ def test_without_derivatives_an_error_counts_as_it_is():
     assert [row.contribution for row in rows_of(findings_of(felt=None))] == pytest.approx([1e-4] * 3)
 
 
+def test_without_a_derivative_only_outputs_and_integers_are_felt():
+    findings = dataclasses.replace(findings_of(), felt={})
+    assert [row.contribution for row in rows_of(findings)] == [None, None, pytest.approx(1e-4)]
+
+
 def test_a_result_beyond_the_format_adds_what_is_felt_of_its_loss():
     findings = findings_of(felt=0.09)
     measured = {
         name: Measured(rounding=math.inf, low=facts.low, own=Difference(norm=1.0, count=8, infinite=8))
         for name, facts in findings.measured.items()
     }
-    findings = Findings(
-        findings.reference, findings.pairs, findings.triples, measured, findings.felt, low_format("float16")
-    )
-    assert rows_of(findings)[0].contribution == pytest.approx(0.3)
+    assert rows_of(dataclasses.replace(findings, measured=measured))[0].contribution == pytest.approx(0.3)
 
 
 def test_contributions_are_near_what_happens():
