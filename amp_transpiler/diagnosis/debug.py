@@ -24,6 +24,7 @@ from amp_transpiler.diagnosis.suspects import Findings, rows_of
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.pipeline import transpile
@@ -158,7 +159,11 @@ def _diagnosed(
     kernels = _wrong_kernels(branchless, findings.pairs, error if is_of_device else 0.0)
     suspects = suspects_of(findings, rows, allowed)
     is_wrong = judged.excess > 1.0
-    suspects = (*suspects, *kernels) if is_wrong and not is_of_device else (*kernels, *suspects)
+    if is_wrong and not is_of_device:
+        suspects = (*suspects, *kernels)
+    else:
+        named = {kernel.node for kernel in kernels}
+        suspects = (*kernels, *(each for each in suspects if each.node not in named))
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
     notes: list[str] = []
     mended = None
@@ -168,6 +173,8 @@ def _diagnosed(
             mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix))
     by_node = _worst_rows(rows)
     path = () if guilty is None else fault_path(branchless.reference, by_node, guilty.node, allowed)
+    written = {str(node.name) for node in all_nodes(subject.reference.model)}
+    path = tuple(name for name in path if name in written)  # without what stands in place of an If
     return Diagnosis(
         source=str(subject.source.source or "the model"),
         low=subject.low_name,

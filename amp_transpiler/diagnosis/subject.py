@@ -17,6 +17,7 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES, LowFormat, low_format
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.job import Job
 from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.plan import plan
 from amp_transpiler.precision.policy import Policy
@@ -63,11 +64,12 @@ class Subject:
         """
         copies = []
         with lease() as child:
-            for program in (self.reference, self.low):
+            # A CPU refuses most of bfloat16, so what is low runs emulated.
+            for program, form in ((self.reference, None), (self.low, emulate)):
                 copy = program.clone()
                 copy.source = None
                 if any(node.op_type == "If" for node in copy.model.graph):
-                    inline_branches(copy, sample, child)
+                    inline_branches(copy, sample, child, form=form)
                 copies.append(copy)
         return dataclasses.replace(self, reference=copies[0], low=copies[1])
 

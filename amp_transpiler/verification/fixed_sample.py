@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -190,6 +190,7 @@ def inline_branches(
     feeds: Mapping[str, Any],
     child: Child | None = None,
     branches: set[tuple[str, bool]] | None = None,
+    form: Callable[[Program], Program] | None = None,
 ) -> list[bool]:
     """Put the branch that is taken in the place of every If of the main graph; return which they were.
 
@@ -198,6 +199,7 @@ def inline_branches(
         feeds: the sample.
         child: where it runs; None for any child.
         branches: gets the name of the first output of each If, with which branch it took.
+        form: makes what is run in place of the program, such as its emulation; conditions keep their names in it.
 
     Raises:
         RUN_ERRORS: the program does not run.
@@ -210,7 +212,10 @@ def inline_branches(
             break
         conditions = {str(node.inputs[0].name) for node in ifs if node.inputs[0] is not None}
         asked = sorted(name for name in conditions if constant_of(_values(graph)[name]) is None)
-        fetched = dict(zip(asked, run_plain(program, feeds, asked, child), strict=True)) if asked else {}
+        fetched: dict[str, Any] = {}
+        if asked:
+            runs = program if form is None else form(program)
+            fetched = dict(zip(asked, run_plain(runs, feeds, asked, child), strict=True))
         for node in ifs:
             condition = node.inputs[0]
             assert condition is not None
