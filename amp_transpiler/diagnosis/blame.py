@@ -35,14 +35,16 @@ def suspects_of(findings: Findings, rows: Sequence[NodeDiagnosis], allowed: floa
     """
     blame = _Blame(findings, rows, allowed)
     ranked = blame.ranked()
-    first = blame.origin(blame.outputs())
+    first, fault = blame.origin(blame.outputs()), None
     if first is None and ranked and blame.is_severe(ranked[0]):
-        first = blame.where_lost(ranked[0]) if ranked[0].fault == "vanishing" else ranked[0]
-    if first is None:
-        first = blame.origin(blame.absorbing())
+        first, fault = ranked[0], ranked[0].fault
+        if fault == "vanishing":
+            first = blame.where_lost(first)
+    elif first is not None or (first := blame.origin(blame.absorbing())) is not None:
+        fault = blame.fault_of_origin(first)
     if first is None and not ranked:
         first = max(rows, key=lambda row: row.own_error, default=None)
-    suspects = [] if first is None else [suspect(findings, first, blame.fault_of_origin(first))]
+    suspects = [] if first is None else [suspect(findings, first, fault)]
     suspects += [suspect(findings, row) for row in ranked]
     by_node: dict[str, Suspect] = {}
     for each in suspects:

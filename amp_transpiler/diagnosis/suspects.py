@@ -22,6 +22,7 @@ __all__ = ["Findings", "rows_of", "suspect"]
 
 _VANISHED = 0.01  # the share of a result's numbers that became zero, from which that is what it does wrong
 _ROUNDINGS = 4.0  # times the rounding of a constant, from which it is another one
+_BEYOND_ROUNDING = 8.0  # times the rounding of one number, from which a node's own error is more than that
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +109,24 @@ def _fault(findings: Findings, name: str) -> Fault:
         return "constant"
     if facts.own.infinite or not facts.own.has_shape:
         return "overflow"
-    return "vanishing" if facts.own.vanished > _VANISHED * facts.own.nonzero else "rounding"
+    if facts.own.vanished > _VANISHED * facts.own.nonzero:
+        return "vanishing"
+    is_more = facts.own.error > _BEYOND_ROUNDING * 2.0**-findings.low.digits
+    return "constant" if is_more and _too_small_constants(findings, value) else "rounding"
+
+
+def _too_small_constants(findings: Findings, value: ir.Value) -> list[tuple[str, float]]:
+    """Return the constants of a node that lie below the least number of the format, such as a bound of 1e-10."""
+    node = value.producer()
+    small = []
+    for read in () if node is None else node.inputs:
+        tensor = constant_tensor(read)
+        if read is None or tensor is None or tensor.dtype != ir.DataType.FLOAT or not tensor.size:
+            continue
+        largest = float(np.max(np.abs(tensor.numpy())))
+        if 0.0 < largest < findings.low.smallest:
+            small.append((str(read.name), largest))
+    return small
 
 
 def _wrong_constants(findings: Findings, value: ir.Value) -> list[str]:
@@ -175,8 +193,16 @@ def _why(findings: Findings, row: NodeDiagnosis) -> str:
         share = percent(max(row.own_vanished, row.vanished))
         return f"{share} of its numbers become zero, and {low.name} holds nothing below {low.smallest:.3g}"
     if row.fault == "constant":
-        names = ", ".join(f"'{name}'" for name in _wrong_constants(findings, findings.reference[row.value]))
-        return f"it reads {names}, which has other numbers in the low model than {low.name} makes of them"
+        return _why_constant(findings, findings.reference[row.value])
     if row.fault == "integers":
         return f"{percent(row.own_error)} of its whole numbers or truth values come out as others"
     return f"its rounding is {percent(row.own_error)}, which adds {percent(row.contribution or 0.0)} to an output"
+
+
+def _why_constant(findings: Findings, value: ir.Value) -> str:
+    low = findings.low
+    if wrong := _wrong_constants(findings, value):
+        names = ", ".join(f"'{name}'" for name in wrong)
+        return f"it reads {names}, which has other numbers in the low model than {low.name} makes of them"
+    name, largest = _too_small_constants(findings, value)[0]
+    return f"it reads '{name}' of {largest:.3g}, and {low.name} holds nothing between 0 and {low.smallest:.3g}"
