@@ -14,7 +14,7 @@ from typing import Any
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.blame import suspects_of
-from amp_transpiler.diagnosis.cure import find_cure, units_of
+from amp_transpiler.diagnosis.cure import MOST_RUNS, find_cure, units_of
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import join
 from amp_transpiler.diagnosis.pairs import Pairs, pair
@@ -218,6 +218,8 @@ def _cured(conversions: Conversions, findings: Findings, suspects: Sequence[Susp
     if cure is None:
         notes.append("not even the whole model in float32 keeps the limits")
         return None
+    if cure.runs >= MOST_RUNS:
+        notes.append(f"the search for the cure ended after {cure.runs} conversions: fewer nodes may do")
     errors = [error_of(row) for row in cure.measured.outputs.values()]
     return Cure(nodes=cure.nodes, error=max(errors, default=0.0), excess=cure.measured.excess, runs=cure.runs)
 
