@@ -53,7 +53,8 @@ def _first(blame: _Blame, ranked: Sequence[NodeDiagnosis]) -> tuple[NodeDiagnosi
     if ranked and blame.is_severe(ranked[0]):
         if ranked[0].fault == "vanishing":
             return blame.where_lost(ranked[0]), "vanishing"
-        return ranked[0], None
+        worst = blame.cast_down(ranked[0]) if ranked[0].own_infinite else ranked[0]
+        return worst, blame.fault_of_origin(worst) if worst is not ranked[0] else None
     origin = blame.origin(blame.absorbing())
     return origin, None if origin is None else blame.fault_of_origin(origin)
 
@@ -98,9 +99,9 @@ class _Blame:
         if not origins:
             return None
         first = min(origins, key=lambda row: row.order)
-        return self._cast_down(first) if first.own_infinite else self._lost_before(first)
+        return self.cast_down(first) if first.own_infinite else self._lost_before(first)
 
-    def _cast_down(self, row: NodeDiagnosis) -> NodeDiagnosis:
+    def cast_down(self, row: NodeDiagnosis) -> NodeDiagnosis:
         """Return the row that holds what the format cannot: the result itself, or what is cast down for its node."""
         reads = [self._rows[read] for read in self._read_by(self._findings.reference[row.value])]
         beyond = [read for read in reads if not read.infinite and read.largest > self._findings.low.max]

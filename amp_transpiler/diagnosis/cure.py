@@ -14,10 +14,11 @@ from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.report.diagnosis import Suspect
 from amp_transpiler.verification.conversions import Conversions, Measured
 
-__all__ = ["CuredBy", "find_cure", "units_of"]
+__all__ = ["MOST_RUNS", "CuredBy", "find_cure", "units_of"]
 
 _SINGLE = 8  # suspects that are tried one by one
-_MOST_RUNS = 80
+MOST_RUNS = 80
+"""Conversions from which a search takes out no more nodes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class _Search:
         size = max(1, len(nodes) // 2)
         while nodes:
             start = 0
-            while start < len(nodes) and self.runs < _MOST_RUNS:
+            while start < len(nodes) and self.runs < MOST_RUNS:
                 # The likeliest are in front, so the others go first.
                 end = len(nodes) - start
                 rest = nodes[: max(0, end - size)] + nodes[end:]

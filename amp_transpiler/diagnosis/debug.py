@@ -14,7 +14,7 @@ from typing import Any
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.blame import suspects_of
-from amp_transpiler.diagnosis.cure import find_cure, units_of
+from amp_transpiler.diagnosis.cure import MOST_RUNS, find_cure, units_of
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import join
 from amp_transpiler.diagnosis.pairs import Pairs, pair
@@ -24,6 +24,7 @@ from amp_transpiler.diagnosis.suspects import Findings, rows_of
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.pipeline import transpile
@@ -157,7 +158,11 @@ def _diagnosed(
     kernels = _wrong_kernels(branchless, findings.pairs, error if is_of_device else 0.0)
     suspects = suspects_of(findings, rows, allowed)
     is_wrong = judged.excess > 1.0
-    suspects = (*suspects, *kernels) if is_wrong and not is_of_device else (*kernels, *suspects)
+    if is_wrong and not is_of_device:
+        suspects = (*suspects, *kernels)
+    else:
+        named = {kernel.node for kernel in kernels}
+        suspects = (*kernels, *(each for each in suspects if each.node not in named))
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
     notes: list[str] = []
     mended = None
@@ -167,6 +172,8 @@ def _diagnosed(
             mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix))
     by_node = _worst_rows(rows)
     path = () if guilty is None else fault_path(branchless.reference, by_node, guilty.node, allowed)
+    written = {str(node.name) for node in all_nodes(subject.reference.model)}
+    path = tuple(name for name in path if name in written)  # without what stands in place of an If
     return Diagnosis(
         source=str(subject.source.source or "the model"),
         low=subject.low_name,
@@ -210,6 +217,8 @@ def _cured(conversions: Conversions, findings: Findings, suspects: Sequence[Susp
     if cure is None:
         notes.append("not even the whole model in float32 keeps the limits")
         return None
+    if cure.runs >= MOST_RUNS:
+        notes.append(f"the search for the cure ended after {cure.runs} conversions: fewer nodes may do")
     errors = [error_of(row) for row in cure.measured.outputs.values()]
     return Cure(nodes=cure.nodes, error=max(errors, default=0.0), excess=cure.measured.excess, runs=cure.runs)
 

@@ -63,6 +63,7 @@ class Subject:
         """
         copies = []
         with lease() as child:
+            # A CPU refuses most of bfloat16, so what is low runs emulated.
             for program in (self.reference, self.low):
                 copy = program.clone()
                 copy.source = None

@@ -13,7 +13,7 @@ from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.joined import Triple
 from amp_transpiler.diagnosis.pairs import Pairs
 from amp_transpiler.graph.constness import constant_tensor
-from amp_transpiler.graph.dtypes import LowFormat, dtype_name
+from amp_transpiler.graph.dtypes import FLOAT32, LowFormat, dtype_name
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.report.diagnosis import Fault, NodeDiagnosis, Suspect
 from amp_transpiler.report.wording import percent
@@ -109,7 +109,24 @@ def _fault(findings: Findings, name: str) -> Fault:
         return "constant"
     if facts.own.infinite or not facts.own.has_shape:
         return "overflow"
-    return "vanishing" if facts.own.vanished > _VANISHED * facts.own.nonzero else "rounding"
+    if facts.own.vanished > _VANISHED * facts.own.nonzero:
+        return "vanishing"
+    is_more = facts.own.error > _ROUNDINGS * 2.0**-findings.low.digits
+    return "constant" if is_more and _too_small_constants(findings, value) else "rounding"
+
+
+def _too_small_constants(findings: Findings, value: ir.Value) -> list[tuple[str, float]]:
+    """Return the constants of a node that lie below the least number of the format, such as a bound of 1e-10."""
+    node = value.producer()
+    small = []
+    for read in () if node is None else node.inputs:
+        tensor = constant_tensor(read)
+        if read is None or tensor is None or tensor.dtype != ir.DataType.FLOAT or not tensor.size:
+            continue
+        largest = float(np.max(np.abs(tensor.numpy())))
+        if 0.0 < largest < findings.low.smallest:
+            small.append((str(read.name), largest))
+    return small
 
 
 def _wrong_constants(findings: Findings, value: ir.Value) -> list[str]:
@@ -175,7 +192,8 @@ def _why(findings: Findings, row: NodeDiagnosis) -> str:
 def _why_infinite(findings: Findings, row: NodeDiagnosis) -> str:
     low = findings.low
     if row.largest > low.max:
-        return f"its result reaches {row.largest:,.6g}, and {low.name} ends at {low.max:,.6g}"
+        cast = f", so it overflows where it is read in {low.name}" if row.precision == FLOAT32.name else ""
+        return f"its result reaches {row.largest:,.6g}, and {low.name} ends at {low.max:,.6g}{cast}"
     if row.own_infinite:
         return f"{percent(row.own_infinite)} of its numbers become infinite or NaN, which are finite in float32"
     if row.infinite:
@@ -189,8 +207,12 @@ def _why_zero(findings: Findings, row: NodeDiagnosis) -> str:
 
 
 def _why_constant(findings: Findings, row: NodeDiagnosis) -> str:
-    names = ", ".join(f"'{name}'" for name in _wrong_constants(findings, findings.reference[row.value]))
-    return f"it reads {names}, which has other numbers in the low model than {findings.low.name} makes of them"
+    low, value = findings.low, findings.reference[row.value]
+    if wrong := _wrong_constants(findings, value):
+        names = ", ".join(f"'{name}'" for name in wrong)
+        return f"it reads {names}, which has other numbers in the low model than {low.name} makes of them"
+    name, largest = _too_small_constants(findings, value)[0]
+    return f"it reads '{name}' of {largest:.3g}, and {low.name} holds nothing between 0 and {low.smallest:.3g}"
 
 
 def _why_integers(_: Findings, row: NodeDiagnosis) -> str:

@@ -87,7 +87,8 @@ class Cure:
     """Nodes that mend the low model if they stay float32.
 
     Attributes:
-        nodes: their names in the float32 model. Leaving any one of them out fails.
+        nodes: their names in the float32 model. Leaving any one of them out fails, unless a note says that the search
+            ended early.
         error: the largest error of an output with them in float32.
         excess: the same over what is allowed; at most 1.
         runs: how many conversions were run for it.

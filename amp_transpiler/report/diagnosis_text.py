@@ -189,9 +189,13 @@ def absorbed_words(diagnosis: Diagnosis) -> str:
 
 def cure_words(cure: Cure) -> str:
     """Return what mends the model, and how that is known."""
-    nodes = "this node stays" if len(cure.nodes) == 1 else f"these {len(cure.nodes)} nodes stay"
+    if cure.nodes:
+        nodes = "this node stays" if len(cure.nodes) == 1 else f"these {len(cure.nodes)} nodes stay"
+        text = f"If {nodes} float32, the"
+    else:  # the low model is of another tool, or for another target
+        text = "A conversion of the float32 model is right as it is: the"
     share = f"{percent(cure.excess)} of what is allowed"
-    text = f"If {nodes} float32, the largest error of an output is {share_or_infinite(cure.error)}, {share}."
+    text += f" largest error of an output is {share_or_infinite(cure.error)}, {share}."
     text += f" {counted(cure.runs, 'conversion')} {'was' if cure.runs == 1 else 'were'} run for that."
     return f"{text} Written to {cure.written}." if cure.written is not None else text
 

@@ -235,12 +235,12 @@ def test_the_guilty_node_is_named(overflowing, capsys, monkeypatch):
     assert main(["debug", *arguments]) == 1
     said = capsys.readouterr()
     assert said.err == ""
-    assert said.out.startswith("'/block.0/residual' (Add) is to blame: its result reaches 318917")
+    assert said.out.startswith("'/block.0/down' (MatMul) is to blame: its result reaches 318,917")
     assert max(map(len, said.out.splitlines())) <= 80
     record = json.loads((overflowing / "d.json").read_text())
     assert record["guilty"]["fault"] == "overflow"
     assert record["cure"]["nodes"] == ["/block.0/residual", "/block.1/norm"]
-    assert 'guilty"><title>Add /block.0/residual' in (overflowing / "d.html").read_text()
+    assert 'guilty"><title>MatMul /block.0/down' in (overflowing / "d.html").read_text()
 
 
 def test_the_options_of_the_cure_mend_a_conversion(overflowing, capsys):

@@ -117,7 +117,7 @@ CASES = {
             "[a] h = Mul (z, ten16) k = Cast<to=6> (h) l = Cast<to=10> (k) [b] i = Mul (l, l) [c] r = MatMul (i, v16) "
             "y = Cast<to=1> (r)"
         ),
-        ("b", "rounding", "its rounding is"),
+        ("b", "rounding", "on the right inputs its result is"),
     ),
 }
 

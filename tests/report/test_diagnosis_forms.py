@@ -25,6 +25,7 @@ from amp_transpiler.report.diagnosis_text import (
     FAULT_WORDS,
     answer,
     circumstances,
+    cure_words,
     diagnosis_text,
     disable_amp_options,
     path_words,
@@ -194,6 +195,11 @@ def test_an_option_of_the_cure_keeps_that_node_and_no_other(name):
     compiled = compile_pattern(pattern, flag)
     assert compiled.search(name)
     assert not any(compiled.search(other) for other in (f"{name}_1", f"x{name}", f"/{name}", ""))
+
+
+def test_a_cure_without_nodes_is_a_conversion_as_it_is():
+    words = cure_words(Cure(nodes=(), error=0.01, excess=0.5, runs=1))
+    assert words.startswith("A conversion of the float32 model is right as it is: the largest error of an output is 1%")
 
 
 def test_the_text_has_ten_suspects_and_all_of_them_are_on_the_page():
