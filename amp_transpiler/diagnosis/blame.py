@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
@@ -105,7 +106,8 @@ class _Blame:
         """Return the row that holds what the format cannot: the result itself, or what is cast down for its node."""
         reads = [self._rows[read] for read in self._read_by(self._findings.reference[row.value])]
         beyond = [read for read in reads if not read.infinite and read.largest > self._findings.low.max]
-        return min(beyond, key=lambda read: read.order, default=row)
+        first = min(beyond, key=lambda read: read.order, default=row)
+        return dataclasses.replace(first, contribution=row.contribution)  # what is felt of it is felt of its reader
 
     def _lost_before(self, row: NodeDiagnosis) -> NodeDiagnosis:
         """Return the row that lost the numbers without which another one is infinite; that one itself if none has."""
