@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
+import amp_transpiler as amp
 from amp_transpiler.autodiff.registry import RULES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -91,6 +93,43 @@ def classifier_files() -> dict[str, object]:
     return {}
 
 
+OVERFLOWING = """
+<ir_version: 10, opset_import: ["": 20]>
+encoder (float[batch, 64] x) => (float[batch, 10] logits)
+{
+    [block_0_up] up = MatMul (x, w_up)
+    [block_0_gelu] activated = Gelu (up)
+    [block_0_down] down = MatMul (activated, w_down)
+    [block_0_residual] sum = Add (x, down)
+    [block_1_norm] normed = LayerNormalization <axis: int = -1> (sum, scale, bias)
+    [block_1_up] widened = MatMul (normed, w_widened)
+    [block_1_gelu] hidden = Gelu (widened)
+    [head] logits = MatMul (hidden, w_head)
+}
+"""
+
+
+def overflowing_files() -> dict[str, object]:
+    """A small encoder whose residual sum has a channel beyond float16's range, samples, and a conversion at O2."""
+    model = onnx.parser.parse_model(OVERFLOWING)
+    for node in model.graph.node:
+        node.name = "/" + re.sub(r"block_(\d)_", r"block.\1/", node.name)
+    draw = np.random.default_rng(0)
+    weights = {
+        **{name: draw.normal(0, 0.125, (64, 64)) for name in ("w_up", "w_down", "w_widened")},
+        "w_head": draw.normal(0, 0.125, (64, 10)),
+        "scale": np.ones(64),
+        "bias": np.zeros(64),
+    }
+    weights["w_down"][:, 7] *= 300_000
+    for name, weight in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight.astype(np.float32), name))
+    onnx.save(model, "encoder.onnx")
+    np.savez("samples.npz", x=draw.normal(0, 1, (4, 64)).astype(np.float32))
+    amp.transpile("encoder.onnx", "converted.onnx", level="O2", fuse="none", verify=False)
+    return {}
+
+
 def optimum_files() -> dict[str, object]:
     """A folder as Optimum exports it, with a small BERT."""
     import torch
@@ -121,6 +160,7 @@ FILES: dict[str, Callable[[], dict[str, object]]] = {
     "docs/concepts/gpus.md": bert_files,
     "docs/howto/bert.md": bert_files,
     "docs/howto/bfloat16.md": bert_files,
+    "docs/howto/debug.md": overflowing_files,
     "docs/howto/large_models.md": large_files,
     "docs/howto/many_models.md": zoo_files,
     "docs/howto/openvino.md": bert_files,
@@ -140,6 +180,8 @@ TRT_SHAPES = " ".join(
     for which, shape in {"min": "1x8", "opt": "8x64", "max": "32x128"}.items()
 )
 COMMANDS = {
+    "amp-transpile debug encoder.onnx --inputs samples.npz --no-cure --json diagnosis.json": "it ends with status 1",
+    "amp-transpile debug encoder.onnx converted.onnx --inputs samples.npz --no-cure": "it ends with status 1",
     "./scripts/setup test dev": "it makes an environment; a test installs nothing",
     "pip install '.[cpu]'": "a test installs nothing; scripts/fresh_environments.py does",
     "pip install '.[cuda]'": "a test installs nothing; scripts/fresh_environments.py does",

@@ -225,6 +225,7 @@ def test_every_door_says_that_there_is_none(door):
         (f"[{MODEL!r}, '--dry-run']", 2),
         ("['--check', 'model.onnx']", 2),
         ("['diff', 'a.onnx', 'b.onnx']", 2),
+        ("['debug', 'a.onnx']", 2),
         ("['doctor']", 1),
     ],
 )

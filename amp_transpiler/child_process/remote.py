@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from amp_transpiler.child_process.child import Child, RuntimeCrash, lease
 from amp_transpiler.child_process.kept_values import KeptValue
+from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.feeds import ValueInfo
 from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
@@ -125,6 +126,43 @@ class RemoteSession:
         child = self._opened()
         measured, values = self._ask("measure", dict(feeds), list(names), smallest, list(staying), child.unwanted())
         return measured, [KeptValue(child, value) for value in values]
+
+    def compare(
+        self,
+        feeds: Mapping[str, Any],
+        triples: Sequence[tuple[str, str, str]],
+        low: LowFormat,
+        staying: Sequence[str],
+        before: Mapping[str, Any],
+    ) -> tuple[list[Any], list[KeptValue]]:
+        """Run once, and return only how results differ from each other, so that few bytes travel.
+
+        Args:
+            feeds: the inputs: arrays, or values that the child keeps.
+            triples: names of results: what should come out, what does, and what does of the right inputs.
+            low: the format that numbers are rounded to.
+            staying: results that stay in the child.
+            before: those of the triples' values that an earlier run has left in the child.
+
+        Returns:
+            What `differences.measured` tells of each triple, and the results kept.
+
+        Raises:
+            InputError: the feeds do not fit.
+            RUN_ERRORS: ONNX Runtime failed while running, or died of it.
+        """
+        child = self._opened()
+        facts, values = self._ask(
+            "compare",
+            dict(feeds),
+            list(triples),
+            low.numpy,
+            low.smallest,
+            list(staying),
+            dict(before),
+            child.unwanted(),
+        )
+        return facts, [KeptValue(child, value) for value in values]
 
     def _opened(self) -> Child:
         if self._child is None:

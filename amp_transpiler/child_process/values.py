@@ -20,7 +20,7 @@ from amp_transpiler.runtime.values import detached, from_ort, to_ort
 if TYPE_CHECKING:
     from amp_transpiler.runtime.session import Session
 
-__all__ = ["ValueStore", "added", "as_python", "in_place", "run_values"]
+__all__ = ["ValueStore", "added", "as_python", "in_memory", "in_place", "run_values"]
 
 
 class ValueStore:
@@ -105,6 +105,12 @@ def in_place(value: Any) -> np.ndarray:
         return np.zeros(shape, np.float32)
     memory = (ctypes.c_float * math.prod(shape)).from_address(value.data_ptr())
     return np.frombuffer(memory, np.float32).reshape(shape)
+
+
+def in_memory(value: Any) -> np.ndarray:
+    """Return the array of any tensor; that of a float32 tensor in the tensor's own memory."""
+    is_float = isinstance(value, onnxruntime.OrtValue) and value.data_type() == "tensor(float)"
+    return in_place(value) if is_float else np.asarray(as_python(value))
 
 
 def added(first: Any, second: Any) -> onnxruntime.OrtValue:

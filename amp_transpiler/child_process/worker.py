@@ -118,6 +118,29 @@ class _Sessions:
         measured = [measure(in_place(results[name]), smallest) for name in names]
         return measured, [self._values.keep(results[name]) for name in staying]
 
+    def compare(
+        self,
+        number: int,
+        feeds: Mapping[str, Any],
+        triples: Sequence[tuple[str, str, str]],
+        dtype: Any,
+        smallest: float,
+        staying: Sequence[str],
+        before: Mapping[str, Any],
+        dropped: Sequence[int],
+    ) -> tuple[list[Any], list[Any]]:
+        """Run a session once; return how results differ, and the numbers of those that are kept here."""
+        from amp_transpiler.child_process.differences import measured
+        from amp_transpiler.child_process.values import in_memory
+
+        names = dict.fromkeys(name for triple in triples for name in triple)
+        fetched = dict.fromkeys((*(name for name in names if name not in before), *staying))
+        results = self._results(number, feeds, list(fetched), staying, dropped)
+        results |= {name: self._values.looked_up(value) for name, value in before.items()}
+        arrays = {name: in_memory(results[name]) for name in names}
+        facts = [measured(arrays[first], arrays[low], arrays[again], dtype, smallest) for first, low, again in triples]
+        return facts, [self._values.keep(results[name]) for name in staying]
+
     def add(self, first: Any, second: Any) -> Any:
         """Return the number of the sum of two float32 values, kept ones or arrays."""
         from amp_transpiler.child_process.values import added

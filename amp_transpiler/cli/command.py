@@ -12,6 +12,7 @@ from typing import TypeAlias
 from amp_transpiler.cli import printing
 from amp_transpiler.cli.check.options import CHECK, parse_check
 from amp_transpiler.cli.completion import COMPLETION, completion
+from amp_transpiler.cli.debug_options import DEBUG, parse_debug
 from amp_transpiler.cli.diff_options import DIFF, parse_diff
 from amp_transpiler.cli.doctor import DOCTOR, doctor, parse_doctor
 from amp_transpiler.cli.exit_status import INTERRUPTED, WRONG_INPUT, status_of
@@ -59,6 +60,17 @@ def _diff(arguments: list[str]) -> Task:
     return compare, options.verbose > 0
 
 
+def _debug(arguments: list[str]) -> Task:
+    options = parse_debug(arguments)
+
+    def diagnose() -> int:
+        from amp_transpiler.cli.debug import debug
+
+        return debug(options)
+
+    return diagnose, options.verbose > 0
+
+
 def _doctor(arguments: list[str]) -> Task:
     options = parse_doctor(arguments)
     return lambda: doctor(options), options.verbose > 0
@@ -87,7 +99,12 @@ def _examples(_: list[str]) -> Task:
     return show, False
 
 
-_WORDS: dict[str, Callable[[list[str]], Task]] = {DIFF: _diff, DOCTOR: _doctor, COMPLETION: _complete}
+_WORDS: dict[str, Callable[[list[str]], Task]] = {
+    DIFF: _diff,
+    DEBUG: _debug,
+    DOCTOR: _doctor,
+    COMPLETION: _complete,
+}
 """Words that are commands where they come first; a model of such a name is `./diff`."""
 
 

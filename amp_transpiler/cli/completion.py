@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from amp_transpiler.cli import printing
 from amp_transpiler.cli.check.options import CHECK, check_parser
+from amp_transpiler.cli.debug_options import DEBUG, debug_parser
 from amp_transpiler.cli.diff_options import DIFF, diff_parser
 from amp_transpiler.cli.doctor import DOCTOR, doctor_parser
 from amp_transpiler.cli.exit_status import OK
@@ -74,7 +75,7 @@ def _commands() -> dict[str, list[_Flag]]:
         _Flag((CHECK,), "Check models instead of converting them.", False, (), False),
         _Flag((COMPLETION,), "Print a script for a shell's completion.", True, tuple(SHELLS), False),
     ]
-    parsers = {DIFF: diff_parser(), DOCTOR: doctor_parser(), CHECK: check_parser()}
+    parsers = {DIFF: diff_parser(), DEBUG: debug_parser(), DOCTOR: doctor_parser(), CHECK: check_parser()}
     return {"": convert, **{word: list(_flags(parser)) for word, parser in parsers.items()}}
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
-
 from amp_transpiler.cli import printing
 from amp_transpiler.cli.diff_options import DiffOptions
 from amp_transpiler.cli.exit_status import OK
 from amp_transpiler.cli.log import logging_to_stderr
-from amp_transpiler.cli.places import STREAM, check_name
-from amp_transpiler.errors import OutputError
+from amp_transpiler.cli.places import STREAM, check_reports
 from amp_transpiler.files.durable import write_file
-from amp_transpiler.files.occupied import files_of
 from amp_transpiler.report.as_json import dump, package_versions, plain
 from amp_transpiler.report.difference import difference_page, difference_text
 from amp_transpiler.verification.difference import compare_models
@@ -26,7 +22,7 @@ def diff(options: DiffOptions) -> int:
         InputError: a model, an option, or the place of a report is wrong.
     """
     with logging_to_stderr(options.verbose):
-        _check_places(options)
+        check_reports({"--report": options.report, "--json": options.json}, (options.first, options.second), {})
         difference = compare_models(
             options.first,
             options.second,
@@ -46,21 +42,6 @@ def diff(options: DiffOptions) -> int:
         if options.report is not None:
             _write(difference_page(difference), options.report)
     return OK
-
-
-def _check_places(options: DiffOptions) -> None:
-    """Raise OutputError if a report would replace a file of a model, or another report, or has no folder."""
-    taken = {file: model for model in (options.first, options.second) for file in files_of(pathlib.Path(model))}
-    for option, text in (("--report", options.report), ("--json", options.json)):
-        if text is None or text == STREAM:
-            continue
-        check_name(option, text)
-        place = pathlib.Path(text).resolve()
-        if place in taken:
-            raise OutputError(f"{option} {text}: is also {taken[place]}; give the report a file of its own")
-        if place.is_dir() or not place.parent.is_dir():
-            raise OutputError(f"{option} {text}: cannot be written there; give a file in a folder that exists")
-        taken[place] = text
 
 
 def _write(text: str, path: str) -> None:

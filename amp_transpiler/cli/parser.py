@@ -21,6 +21,7 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 _USAGE = """\
 %(prog)s [OPTION]... MODEL...
        %(prog)s diff [OPTION]... FIRST SECOND
+       %(prog)s debug [OPTION]... FLOAT32 [LOW]
        %(prog)s --check [OPTION]... PATH...
        %(prog)s doctor [--measure] [--json]
        %(prog)s --completion bash|zsh|fish"""
@@ -35,6 +36,7 @@ Turns float32 ONNX models into checked 16-bit ones, beside the model or in -o.
   amp-transpile --help all          every option; or a group of them:
                                     {groups}
   amp-transpile diff --help         two models side by side
+  amp-transpile debug --help        which node is to blame for NaN or errors
   amp-transpile --check --help      the models of a repository
   amp-transpile doctor --help       what runs where on this machine
 """
@@ -46,6 +48,7 @@ examples:
   amp-transpile model.onnx --level O2 --black Softmax --disable-amp 'head/.*' --explain
   amp-transpile models/ -o converted/ --jobs 4 --json - | jq '.[].verdict'
   amp-transpile diff model.onnx model.fp16.onnx              both side by side; see amp-transpile diff --help
+  amp-transpile debug model.onnx --inputs samples.npz        which node is to blame for NaN or large errors
   amp-transpile --check models/                              for CI; see amp-transpile --check --help
   zcat model.onnx.gz | amp-transpile - -o model.fp16.onnx
 """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+from collections.abc import Iterable, Mapping
 
-from amp_transpiler.errors import OptionError
+from amp_transpiler.errors import OptionError, OutputError
 
-__all__ = ["STREAM", "check_name", "is_standard_input"]
+__all__ = ["STREAM", "check_name", "check_reports", "is_standard_input"]
 
 STREAM = "-"
 """Stands for standard input among the models, and for standard output behind `-o` and `--json`."""
@@ -40,3 +41,26 @@ def check_name(option: str, name: str) -> None:
         if error.errno not in _ABSENT:
             shown = name if len(name) <= 100 else f"{name[:60]}...{name[-30:]}"
             raise OptionError(f"{option} {shown}: no file can have this name: {error.strerror}") from error
+
+
+def check_reports(reports: Mapping[str, str | None], models: Iterable[str], taken: Mapping[pathlib.Path, str]) -> None:
+    """Raise OutputError if a report would replace a file of a model, or another one that is written, or has no folder.
+
+    Args:
+        reports: option -> the file that it names, or None.
+        models: paths of the models that are read.
+        taken: further files that are written, links resolved -> what names them.
+    """
+    from amp_transpiler.files.occupied import files_of  # `--help` needs no files
+
+    taken = {**taken, **{file: model for model in models for file in files_of(pathlib.Path(model))}}
+    for option, text in reports.items():
+        if text is None or text == STREAM:
+            continue
+        check_name(option, text)
+        place = pathlib.Path(text).resolve()
+        if place in taken:
+            raise OutputError(f"{option} {text}: is also {taken[place]}; give the report a file of its own")
+        if place.is_dir() or not place.parent.is_dir():
+            raise OutputError(f"{option} {text}: cannot be written there; give a file in a folder that exists")
+        taken[place] = text

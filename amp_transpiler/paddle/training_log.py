@@ -81,6 +81,7 @@ class TrainingLog:
 
     Attributes:
         steps: the steps recorded so far.
+        statistics: those of the steps that `Executor.train(..., statistics_every=N)` looked at, as `StepStatistics`.
         callbacks: may be changed at any time.
         fetch_list: variables to fetch with the loss and to pass to `record`, in this order.
 
@@ -101,6 +102,7 @@ class TrainingLog:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.steps: list[TrainingStep] = []
+        self.statistics: list[Any] = []
         self.callbacks = list(callbacks)
         self._start, self._skipped = start, skipped
         self._lines = None if log_file is None else lines_file(log_file)

@@ -23,14 +23,14 @@ from amp_transpiler.report.figures import figures_of, has_floats
 from amp_transpiler.report.frontier_chart import frontier_chart
 from amp_transpiler.report.headline import headline, kept_words, predicted_words, slower_words
 from amp_transpiler.report.page_table import Cell, PageTable
-from amp_transpiler.report.picture import HEATS, levels_of
+from amp_transpiler.report.picture import HEATS, Heats, levels_of
 from amp_transpiler.report.precision import KINDS, kind_of
 from amp_transpiler.report.record import ReportRecord
 from amp_transpiler.report.table import human_bytes, outputs_worst_first, printable
 from amp_transpiler.report.verdict import tone_of
 from amp_transpiler.report.wording import percent, precision_name, remarks, target_words, training_words
 
-__all__ = ["page", "render", "summary"]
+__all__ = ["heat_names", "page", "render", "summary"]
 
 _OUTPUTS_IN_SUMMARY = 5
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
@@ -177,7 +177,7 @@ def _model(report: ReportRecord, error: str | None, anchor: str) -> dict[str, An
         "levels": levels_of(report, f"{anchor}-"),
         "has_errors": any(row.error for row in report.decisions),
         "kinds": [*names[:2], ("cast", "cast"), names[2]],
-        "heats": _heat_names(),
+        "heats": heat_names(HEATS),
     }
 
 
@@ -189,9 +189,10 @@ def _nodes_words(report: ReportRecord) -> str:
     return " ".join(words)
 
 
-def _heat_names() -> list[tuple[str, str]]:
-    names = [f"from {name} on" for _, name in HEATS]
-    return [(f"e{len(HEATS) + 1 - index}", name) for index, name in enumerate([*names, "less"])]
+def heat_names(heats: Heats) -> list[tuple[str, str]]:
+    """Return the class of each colour of a graph, and what it means."""
+    names = [f"from {name} on" for _, name in heats]
+    return [(f"e{len(heats) + 1 - index}", name) for index, name in enumerate([*names, "less"])]
 
 
 def _drawn(svg: str) -> Markup:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
+from typing import TypeAlias
 
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.program.program import Program
-from amp_transpiler.report.record import DecisionRow, ReportRecord
+from amp_transpiler.report.record import ReportRecord
 from amp_transpiler.report.table import printable
 from amp_transpiler.report.wording import human_time, percent
 from amp_transpiler.report.worst import squared_error_shares
@@ -21,13 +22,16 @@ from amp_transpiler.view.groups import Group, grouped
 from amp_transpiler.view.layout import lay_out
 from amp_transpiler.view.outline import Outline, OutlineNode, outline
 
-__all__ = ["HEATS", "Level", "graphs_of", "levels_of"]
+__all__ = ["HEATS", "Heats", "Level", "NodeFacts", "drawn_levels", "graphs_of", "levels_of"]
+
+Heats: TypeAlias = Sequence[tuple[float, str]]
+"""Numbers from which on a box has the hottest colour, the next one, ..., and their names: four of them."""
 
 MOST_NODES = 6000
 """Nodes of a graph that is drawn; a larger one is not."""
 
 HEATS = ((0.3, "30%"), (0.1, "10%"), (0.03, "3%"), (0.003, "0.3%"))
-"""Shares of the squared error from which on a box has the hottest colour, the next one, ..., and their names."""
+"""Shares of the squared error that colour a report's graph."""
 
 _ROW, _GAP, _EDGE, _HEIGHT = 62.0, 14.0, 12.0, 38.0
 _LETTER, _SMALL_LETTER = 7.2, 6.0
@@ -78,7 +82,52 @@ def levels_of(report: ReportRecord, prefix: str) -> tuple[Level, ...]:
         prefix: begins every anchor, so that several models can be on one page.
     """
     graphs = report.graphs or (() if report.program is None else graphs_of(report.program))
-    facts = _Facts(report, prefix)
+    rows = report.decisions
+    facts = NodeFacts(
+        words={row.name: row.reason for row in rows},
+        anchors={row.name: f"{prefix}n{index}" for index, row in enumerate(rows)},
+        milliseconds={row.name: row.milliseconds for row in rows if row.milliseconds is not None},
+        errors=squared_error_shares(rows),
+        total=sum,
+        error_words=lambda share: f"{percent(share)} of the squared error",
+        heats=HEATS,
+    )
+    return drawn_levels(graphs, facts, prefix)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """Holds what a picture says of nodes, by their names.
+
+    Attributes:
+        words: a line that the title of a node's box has.
+        anchors: where its box leads to.
+        milliseconds: its time.
+        errors: the number that colours its box.
+        total: makes one such number of those of several nodes.
+        error_words: says what such a number is.
+        heats: from which number on a box has which colour.
+        marks: further classes of its box, and of those of the scopes that it is in.
+    """
+
+    words: Mapping[str, str]
+    anchors: Mapping[str, str]
+    errors: Mapping[str, float]
+    total: Callable[[Iterable[float]], float]
+    error_words: Callable[[float], str]
+    heats: Heats
+    milliseconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def drawn_levels(graphs: Iterable[tuple[str, Outline]], facts: NodeFacts, prefix: str) -> tuple[Level, ...]:
+    """Return the levels of some graphs.
+
+    Args:
+        graphs: each with its path, as `graphs_of` returns them.
+        facts: what is known about their nodes.
+        prefix: begins every anchor.
+    """
     return tuple(
         _Drawing(graph, facts, f"{prefix}g{number}").level(grouped(graph, path or "the graph"))
         for number, (path, graph) in enumerate(graphs)
@@ -86,22 +135,15 @@ def levels_of(report: ReportRecord, prefix: str) -> tuple[Level, ...]:
     )
 
 
-class _Facts:
-    """Holds what the report knows about nodes, by their names."""
-
-    def __init__(self, report: ReportRecord, prefix: str) -> None:
-        self.rows: Mapping[str, DecisionRow] = {row.name: row for row in report.decisions}
-        self.anchors = {row.name: f"{prefix}n{index}" for index, row in enumerate(report.decisions)}
-        self.shares = squared_error_shares(report.decisions)
-
-
 @dataclasses.dataclass(slots=True)
 class _Sum:
     """Sums up what is known about the nodes of a box."""
 
     kinds: collections.Counter[str]
-    share: float | None
+    error: float | None
+    error_words: str
     milliseconds: float | None
+    marks: str
 
     def words(self, dtype: str) -> str:
         """Return `12 nodes: 10 float16, 2 float32; 40% of the squared error`."""
@@ -110,8 +152,8 @@ class _Sum:
         total = self.kinds.total()
         parts = ", ".join(f"{self.kinds[kind]} {name}" for kind, name in names.items() if self.kinds[kind])
         text = f"{total} node{'' if total == 1 else 's'}: {parts}"
-        if self.share is not None:
-            text += f"; {percent(self.share)} of the squared error"
+        if self.error_words:
+            text += f"; {self.error_words}"
         if self.milliseconds is None:
             return text
         return f"{text}; {human_time(self.milliseconds)}{'' if total == 1 else ', each by itself'}"
@@ -126,6 +168,7 @@ class _Box:
     link: str = ""
     heat: int = 0
     kinds: tuple[tuple[str, int], ...] = ()  # of a group: how many nodes of each kind
+    marks: str = ""
 
     @property
     def width(self) -> float:
@@ -142,7 +185,7 @@ class _Edge:
 class _Drawing:
     """Draws one graph."""
 
-    def __init__(self, graph: Outline, facts: _Facts, anchor: str) -> None:
+    def __init__(self, graph: Outline, facts: NodeFacts, anchor: str) -> None:
         self._graph, self._facts, self._anchor = graph, facts, anchor
         self._count = 0
         self._dtype = next((n.precision for n in graph.nodes if _kind(n) == "low"), "lower precision")
@@ -218,31 +261,41 @@ class _Drawing:
             small = f"to {types[0]}" if types else "cast"
         else:
             small = node.precision or next(iter(types), "")
-        row = self._facts.rows.get(node.name)
-        words = [f"{node.operator} {node.name}", *([row.reason] if row is not None else []), *outputs]
+        said = self._facts.words.get(node.name)
+        words = [f"{node.operator} {node.name}", *([said] if said is not None else []), *outputs]
         total = self._sum((index,))
-        if total.share is not None:
-            words.append(f"{percent(total.share)} of the squared error")
+        if total.error_words:
+            words.append(total.error_words)
         link = self._facts.anchors.get(node.name, "")
-        return _Box(_cut(label), small, "\n".join(words), _kind(node), link, _heat(total.share))
+        return _Box(_cut(label), small, "\n".join(words), _kind(node), link, self._heat(total.error), marks=total.marks)
 
     def _group_box(self, group: Group, level: Level) -> _Box:
         total = self._sum(group.nodes)
         kinds = tuple((kind, total.kinds[kind]) for kind in _KINDS if total.kinds[kind])
         small = f"{len(group.nodes)} nodes, {total.kinds['low']} low"
         title = f"{group.title}\n{level.summary}"
-        return _Box(_cut(group.title), small, title, "group", level.anchor, _heat(total.share), kinds)
+        heat = self._heat(total.error)
+        return _Box(_cut(group.title), small, title, "group", level.anchor, heat, kinds, total.marks)
 
     def _sum(self, nodes: Iterable[int]) -> _Sum:
         chosen = [self._graph.nodes[index] for index in nodes]
-        rows = [row for row in (self._facts.rows.get(node.name) for node in chosen) if row is not None]
-        times = [row.milliseconds for row in rows if row.milliseconds is not None]
-        shares = [self._facts.shares[row.name] for row in rows if row.name in self._facts.shares]
+        facts, names = self._facts, [node.name for node in chosen]
+        times = [facts.milliseconds[name] for name in names if name in facts.milliseconds]
+        errors = [facts.errors[name] for name in names if name in facts.errors]
+        error = facts.total(errors) if errors else None
         return _Sum(
             collections.Counter(map(_kind, chosen)),
-            sum(shares) if shares else None,
+            error,
+            "" if error is None else facts.error_words(error),
             sum(times) if times else None,
+            " ".join(sorted({facts.marks[name] for name in names if name in facts.marks})),
         )
+
+    def _heat(self, error: float | None) -> int:
+        """Return how hot a box is: 0 without any error, up to one more than there are bounds."""
+        if not error:
+            return 0
+        return 1 + sum(error >= bound for bound, _ in self._facts.heats)
 
     def _edge_words(self, values: Sequence[str]) -> tuple[str, str]:
         """Return the colour of an edge, and what it carries."""
@@ -262,13 +315,6 @@ def _kind(node: OutlineNode) -> str:
     if node.precision in ("cast", "float32"):
         return "cast" if node.precision == "cast" else "high"
     return "low" if node.precision else "untouched"
-
-
-def _heat(share: float | None) -> int:
-    """Return how hot a box is: 0 without any error, up to one more than there are bounds."""
-    if not share:
-        return 0
-    return 1 + sum(share >= bound for bound, _ in HEATS)
 
 
 def _cut(text: str) -> str:
@@ -296,10 +342,11 @@ def _svg(boxes: Sequence[_Box], edges: Mapping[tuple[int, int], tuple[str, str]]
 def _box(box: _Box, x: float, y: float) -> Iterator[str]:
     left, top = x - box.width / 2, y - _HEIGHT / 2
     heat = f" e{box.heat}" if box.heat else ""
+    marks = f" {box.marks}" if box.marks else ""
     if box.link:
         yield f'<a href="#{box.link}">'
     radius = {"value": _HEIGHT / 2, "group": 8.0}.get(box.kind, 3.0)
-    yield f'<g class="box {box.kind}{heat}"><title>{_text(box.title)}</title>'
+    yield f'<g class="box {box.kind}{heat}{marks}"><title>{_text(box.title)}</title>'
     yield f'<rect x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{_HEIGHT:.0f}" rx="{radius:.0f}"/>'
     yield f'<text x="{x:.1f}" y="{y - 2:.1f}">{_text(box.label)}</text>'
     yield f'<text class="small" x="{x:.1f}" y="{y + 11:.1f}">{_text(box.small)}</text>'

@@ -25,6 +25,7 @@ from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.convert_opset import ConvertOpset
+from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.program.program import Program
 
@@ -151,14 +152,21 @@ def _felt(output: ir.Value) -> Iterator[str]:
 
 
 def run_plain(
-    program: Program, feeds: Mapping[str, Any], names: Sequence[str], child: Child | None = None
+    program: Program, feeds: Mapping[str, Any], names: Sequence[str], child: Child | None = None, *, low: bool = False
 ) -> list[Any]:
     """Run a program without optimizations, in a child or any child, and return values of its main graph.
+
+    Args:
+        program: the program.
+        feeds: the sample.
+        names: of the values.
+        child: where it runs; None for any child.
+        low: the program has 16-bit values, and runs emulated: the CPU has few kernels for bfloat16.
 
     Raises:
         RUN_ERRORS: it does not run.
     """
-    with _outputs(program, names) as exposed, open_plain(exposed, child) as session:
+    with _outputs(program, names) as exposed, open_plain(emulate(exposed) if low else exposed, child) as session:
         return session.run({info.name: feeds[info.name] for info in session.inputs if info.name in feeds}, list(names))
 
 
@@ -190,6 +198,8 @@ def inline_branches(
     feeds: Mapping[str, Any],
     child: Child | None = None,
     branches: set[tuple[str, bool]] | None = None,
+    *,
+    low: bool = False,
 ) -> list[bool]:
     """Put the branch that is taken in the place of every If of the main graph; return which they were.
 
@@ -198,6 +208,7 @@ def inline_branches(
         feeds: the sample.
         child: where it runs; None for any child.
         branches: gets the name of the first output of each If, with which branch it took.
+        low: see `run_plain`.
 
     Raises:
         RUN_ERRORS: the program does not run.
@@ -210,7 +221,7 @@ def inline_branches(
             break
         conditions = {str(node.inputs[0].name) for node in ifs if node.inputs[0] is not None}
         asked = sorted(name for name in conditions if constant_of(_values(graph)[name]) is None)
-        fetched = dict(zip(asked, run_plain(program, feeds, asked, child), strict=True)) if asked else {}
+        fetched = dict(zip(asked, run_plain(program, feeds, asked, child, low=low), strict=True)) if asked else {}
         for node in ifs:
             condition = node.inputs[0]
             assert condition is not None

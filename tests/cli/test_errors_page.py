@@ -100,6 +100,8 @@ def test_an_exception_ends_with_the_link(topic):
         (["a.onnx", "b.onnx", "-o", "-"], "where-results-go"),
         (["gone.onnx", "--tolerance", "much"], "options"),
         (["diff", "gone.onnx", "gone.onnx"], "reading-a-model"),
+        (["debug", "gone.onnx"], "reading-a-model"),
+        (["debug", "gone.onnx", "--fix", "."], "where-results-go"),
         (["--check", "gone.onnx"], "options"),
     ],
 )

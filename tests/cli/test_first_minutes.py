@@ -419,8 +419,11 @@ WORDS = [
     ("amp-transpile --level ", "auto O0 OD O1 O2"),
     ("amp-transpile model.onnx --dtype b", "bfloat16"),
     ("amp-transpile --policy m", "mxnet"),
-    ("amp-transpile d", "diff doctor"),
+    ("amp-transpile d", "debug diff doctor"),
     ("amp-transpile diff --no", "--no-run"),
+    ("amp-transpile debug --no", "--no-cure"),
+    ("amp-transpile debug --level ", "auto OD O1 O2"),
+    ("amp-transpile debug a.onnx --dtype b", "bfloat16"),
     ("amp-transpile doctor --j", "--json"),
     ("amp-transpile doctor --m", "--measure"),
     ("amp-transpile --check --fo", "--format"),
@@ -459,5 +462,5 @@ def test_an_unknown_shell(arguments, capsys):
 
 def test_help_names_every_command():
     text = build_parser().format_help()
-    for word in ("diff", "doctor", "--check", "--completion"):
+    for word in ("diff", "debug", "doctor", "--check", "--completion"):
         assert f"amp-transpile {word}" in text

@@ -1,13 +1,14 @@
 """`paddle.amp.debugging` of static programs: what tensors hold, where infinity comes from, what operators run in."""
 
 import csv
+import sys
 
 import numpy as np
 import pytest
 
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler import paddle
-from amp_transpiler.errors import InputError, NotFiniteError, OptionError, OutputError
+from amp_transpiler.errors import EnvironmentProblem, InputError, NotFiniteError, OptionError, OutputError
 from amp_transpiler.paddle.static.tensor_stats import stats_of
 
 debugging = paddle.amp.debugging
@@ -179,6 +180,8 @@ def test_steps_are_counted(again, capsys):
         ({"debug_step": [3, 1]}, "debug_step is two whole numbers"),
         ({"debug_step": [1]}, "debug_step is two whole numbers"),
         ({"debug_step": [-1, 2]}, "debug_step is two whole numbers"),
+        ({"output_dir": 3}, "output_dir is the path of a folder"),
+        ({"stack_height_limit": "1"}, "stack_height_limit is a whole number"),
     ],
 )
 def test_settings_without_meaning(settings, message):
@@ -211,6 +214,135 @@ def test_a_layer_is_checked():
     assert same(before, net.state())
 
 
+class Pair(paddle.nn.Layer):
+    """Reads a number that its second argument has in a list, and returns its first argument with the logarithm."""
+
+    @debugging.check_layer_numerics
+    def forward(self, x, others, shift):
+        return x, [paddle.log(paddle.add(others["y"], shift))]
+
+
+@pytest.mark.parametrize(
+    ("fed", "message"),
+    [
+        ({}, None),
+        ({"x": np.nan}, r"Pair \(its input\) made infinity or NaN: 'x'"),
+        ({"y": np.inf}, r"Pair \(its input\).*'y'"),
+        ({"z": np.nan}, r"Pair \(its input\).*'z'"),
+        ({"y": -1.0}, "operator log"),
+    ],
+)
+@pytest.mark.parametrize("cloned", [False, True])
+def test_all_that_a_layer_reads_and_makes_is_checked(fed, message, cloned):
+    main = paddle.static.Program()
+    with paddle.static.program_guard(main, paddle.static.Program()):
+        x, y, z = (paddle.static.data(name, [2]) for name in "xyz")
+        _, [result] = Pair()(x, {"y": y}, shift=z)
+    feed = {name: np.full(2, fed.get(name, 1.0), np.float32) for name in "xyz"}
+    program = main.clone(for_test=True) if cloned else main
+
+    def run():
+        paddle.static.Executor(paddle.CPUPlace()).run(program, feed, [result.name])
+
+    if message is None:
+        run()
+    else:
+        with pytest.raises(NotFiniteError, match=message):
+            run()
+
+
+class Constant(paddle.nn.Layer):
+    """Returns what was computed before it."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+    @debugging.check_layer_numerics
+    def forward(self, x):  # noqa: ARG002  # a layer may ignore its input
+        return self.kept
+
+
+def test_what_a_layer_returns_is_checked():
+    main = paddle.static.Program()
+    with paddle.static.program_guard(main, paddle.static.Program()):
+        x = paddle.static.data("x", [2])
+        result = Constant(paddle.log(x))(x)
+    with pytest.raises(NotFiniteError, match=r"Constant \(its output\)"):
+        paddle.static.Executor(paddle.CPUPlace()).run(main, {"x": np.zeros(2, np.float32)}, [result])
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_named"),
+    [
+        ({}, True),
+        ({"stack_height_limit": 0}, False),
+        ({"stack_height_limit": 0, "checked_op_list": ["log"]}, False),
+        ({"checked_op_list": ["log"]}, True),
+        ({"checked_op_list": ["log"], "stack_height_limit": 2}, True),
+    ],
+)
+def test_errors_name_the_line_of_the_program(settings, is_named):
+    net = Net()
+    debugging.enable_tensor_checker(debugging.TensorCheckerConfig(True, **settings))
+    with pytest.raises(NotFiniteError) as error:
+        net.run(BAD)
+    assert ("at tests/paddle/test_debugging.py:" in str(error.value)) is is_named
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "is_listed"),
+    [
+        ([65504.0, -1.0], "float32", False),
+        ([65536.0, -1.0], "float32", True),
+        ([-1e30], "float32", True),
+        ([1e-8, -2e-8], "float32", True),
+        ([2.0**-25], "float32", True),
+        ([2.0**-24], "float32", False),
+        ([1e-8, 1.0], "float32", False),
+        ([0.0, 0.0], "float32", False),
+        ([np.inf], "float32", True),
+        ([65504.0], "float16", False),
+        ([np.nan], "float16", True),
+        ([6e-8], "float16", False),
+    ],
+)
+def test_what_float16_cannot_hold_is_listed(values, dtype, is_listed, capsys):
+    """A float32 run lists what leaves float16's range, or is zero in it; float16's rounding is the oracle."""
+    array = np.array(values, dtype)
+    with np.errstate(over="ignore"):
+        low = array.astype(np.float16)
+    assert bool(not np.isfinite(low).all() or ((low == 0).all() and (array != 0).any())) is is_listed
+    main = paddle.static.Program()
+    with paddle.static.program_guard(main, paddle.static.Program()):
+        result = -paddle.static.data("x", [None], dtype)
+    debugging.enable_tensor_checker(debugging.TensorCheckerConfig(True, Mode.CHECK_ALL_FOR_OVERFLOW))
+    paddle.static.Executor(paddle.CPUPlace()).run(main, {"x": array}, [result])
+    assert bool(capsys.readouterr().out) is is_listed
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: debugging.enable_tensor_checker(True), "takes a TensorCheckerConfig, got True"),
+        (lambda x: debugging.check_numerics(x, "op", "x", 3), "debug_mode must be a DebugMode, got 3"),
+    ],
+)
+def test_arguments_of_another_kind(call, message):
+    main = paddle.static.Program()
+    with paddle.static.program_guard(main, paddle.static.Program()):
+        x = paddle.static.data("x", [2])
+        with pytest.raises(OptionError, match=message):
+            call(x)
+
+
+def test_a_clone_is_checked_as_its_program_is():
+    net = Net(lambda h: debugging.check_numerics(h, "my_op", "hidden"))
+    test = net.main.clone(for_test=True)
+    with pytest.raises(NotFiniteError, match="my_op made infinity or NaN"):
+        net.executor.run(test, {"x": BAD, "y": LABELS}, [net.loss.name], scope=net.scope)
+
+
 def test_a_layer_without_a_tensor():
     with pytest.raises(InputError, match="must be a variable, got nothing"):
         Layer()()
@@ -235,6 +367,91 @@ def test_accuracy_is_compared(tmp_path):
     assert all(float(row["first_max"]) == pytest.approx(float(row["second_max"]), rel=2e-3) for row in log)
     assert float(log[0]["first_max"]) == pytest.approx(np.log(6.0), rel=1e-5)
     assert {row["second_dtype"] for row in rows} >= {"fp16", "fp32"}
+
+
+def sheets(path):
+    """Return title -> rows of a workbook, and title -> its merged cells."""
+    book = pytest.importorskip("openpyxl").load_workbook(path)
+    rows = {sheet.title: [[cell.value for cell in row] for row in sheet.iter_rows()] for sheet in book}
+    return book, rows
+
+
+HEADS = {"A": "op_type", "D": "infinite", "E": "dtype", "F": "max_value", "I": "num_zero", "J": "dtype", "P": "num_nan"}
+
+
+def test_accuracy_is_compared_in_a_workbook(tmp_path):
+    """A sheet has what the CSV has: every tensor, and the same numbers."""
+    logged(tmp_path / "a", "O0", X)
+    logged(tmp_path / "b", "O2", X)
+    for name in ("table.csv", "table.xlsx"):
+        debugging.compare_accuracy(tmp_path / "a", tmp_path / "b", tmp_path / name, loss_scale=8)
+    with (tmp_path / "table.csv").open(newline="") as stream:
+        wanted = {f"{row['tensor']}#{row['occurrence']}": row for row in csv.DictReader(stream)}
+    book, rows = sheets(tmp_path / "table.xlsx")
+    assert list(rows) == ["worker_cpu.0.log"]
+    [(sheet, (groups, heads, *tensors))] = zip(book, rows.values(), strict=True)
+    assert {str(merged) for merged in sheet.merged_cells.ranges} == {"E1:I1", "J1:P1", "Q1:S1"}
+    assert [group for group in groups if group] == ["fp32", "fp16 (scale=8)", "fp16 / fp32"]
+    assert {column: sheet[f"{column}2"].value for column in HEADS} == HEADS
+    assert len(heads) == 19
+    assert {row[1] for row in tensors} == set(wanted)
+    for row in tensors:
+        csv_row = wanted[row[1]]
+        assert str(row[4]) == csv_row["first_dtype"] or row[4] == "--"
+        if row[4] != "--":
+            assert row[5] == pytest.approx(float(csv_row["first_max"]), rel=1e-6)
+    log = next(row for row in tensors if row[1] == "Log_out0#0")
+    assert (log[0], log[2], log[3], log[4], log[9], log[14], log[15]) == ("log", 8, 0, "fp32", "fp16", 0, 0)
+    assert log[16] == pytest.approx(1, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "op", "is_bad"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], "relu", 0),
+        ([1.0, 2.0], [1.0, 3.0], "relu", 0),  # Paddle compares only gradients
+        ([1.0, 1e5], [1.0, 2.0], "relu", 1),
+        ([1.0, 2.0], [1.0, np.inf], "relu", 1),
+        ([1.0, 2.0], [np.nan, 2.0], "relu", 1),
+        ([1.0, 2.0], [8.0, 16.0], "relu@grad", 0),
+        ([1.0, 2.0], [1.0, 2.0], "relu@grad", 1),
+        ([1.0, 1e4], [8.0, 65504.0], "relu@grad", 1),
+        ([1.0, 2.0], None, "relu", 0),
+        (None, [1.0, np.nan], "relu", 1),
+        ([0.0, 0.0], [0.0, 0.0], "relu", 0),
+    ],
+)
+def test_a_workbook_marks_what_is_worth_a_look(first, second, op, is_bad, tmp_path):
+    for name, values, dtype in (("a", first, "float32"), ("b", second, "float16")):
+        (tmp_path / name).mkdir()
+        line = "" if values is None else f"{stats_of(np.array(values, dtype), op, 'x')}\n"
+        (tmp_path / name / "worker_gpu.1.log").write_text(line)
+    debugging.compare_accuracy(tmp_path / "a", tmp_path / "b", tmp_path / "t.XLSX", loss_scale=8)
+    book, rows = sheets(tmp_path / "t.XLSX")
+    [row] = rows["worker_gpu.1.log"][2:]
+    assert (row[:4], len(row)) == ([op, "x#0", 2, is_bad], 19)
+    assert (book.active["D3"].fill.fgColor.rgb == "00FF0000") is bool(is_bad)
+    assert (row[4] == "--", row[9] == "--") == (first is None, second is None)
+
+
+def test_workbooks_without_tensors_and_with_odd_names(tmp_path):
+    (tmp_path / "worker_cpu.0.log").write_text("")
+    debugging.compare_accuracy(tmp_path, tmp_path, tmp_path / "t.xlsx")
+    assert sheets(tmp_path / "t.xlsx")[1] == {"empty": []}
+    odd = "worker_[a]" + "n" * 40 + ".0.log"
+    line = str(stats_of(X, "op", "a\x01b"))
+    (tmp_path / "worker_cpu.0.log").rename(tmp_path / odd)
+    (tmp_path / odd).write_text(f"{line}\n")
+    debugging.compare_accuracy(tmp_path, tmp_path, tmp_path / "t.xlsx")
+    [(title, rows)] = sheets(tmp_path / "t.xlsx")[1].items()
+    assert (title, rows[2][1]) == ("worker__a_" + "n" * 21, "ab#0")
+
+
+def test_a_workbook_without_openpyxl(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "worker_cpu.0.log").write_text(f"{stats_of(X, 'op', 'x')}\n")
+    with pytest.raises(EnvironmentProblem, match=r"needs openpyxl: pip install 'amp-transpiler\[xlsx\]'; or .*\.csv"):
+        debugging.compare_accuracy(tmp_path, tmp_path, tmp_path / "t.xlsx")
 
 
 def test_logs_are_missing_or_foreign(tmp_path):
@@ -303,7 +520,10 @@ def test_what_has_no_numbers_to_check(what):
     ("call", "message"),
     [
         (lambda good, to: debugging.compare_accuracy(good, good, to, dump_all_tensors=True), "dump_all_tensors=True"),
-        (lambda good, to: debugging.compare_accuracy(good, good, to.parent), "cannot write"),
+        (lambda good, to: debugging.compare_accuracy(good, good, to.parent / "none" / to.name), "cannot write"),
+        (lambda good, to: debugging.compare_accuracy(good, good, to.with_suffix(".txt")), "must end in .csv or .xlsx"),
+        (lambda good, to: debugging.compare_accuracy(good, good, to, loss_scale=0), "loss_scale is a positive number"),
+        (lambda good, to: debugging.compare_accuracy(good, good, to, np.nan), "loss_scale is a positive number"),
         (lambda good, to: debugging.compare_accuracy(good / "binary", good, to), "cannot read the logs"),
         (lambda good, to: debugging.compare_accuracy(good / "none", good, to), "has no worker"),
     ],

@@ -9,8 +9,11 @@ import pathlib
 import pytest
 
 from amp_transpiler.report.as_html import page
+from amp_transpiler.report.diagnosis_page import diagnosis_page
 from amp_transpiler.report.difference import difference_page
+from amp_transpiler.report.picture import graphs_of
 from amp_transpiler.verification.difference import compare_models
+from tests.report.diagnoses import of_many_nodes
 from tests.report.large_report import deep_model, large_report
 
 pytestmark = pytest.mark.slow
@@ -28,6 +31,7 @@ def files(tmp_path_factory):
         "large": page([(large_report(40), None)]),
         "two": page([(large_report(1), None), (large_report(1), "the check failed")]),
         "diff": difference_page(compare_models(deep_model(1), small.program, run=False)),
+        "debug": diagnosis_page(of_many_nodes(40), graphs_of(small.program)),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
@@ -87,7 +91,7 @@ def test_axe_finds_nothing(opened, axe, scheme, width):
     assert faults == []
 
 
-@pytest.mark.parametrize("name", ["two", "diff"])
+@pytest.mark.parametrize("name", ["two", "diff", "debug"])
 @pytest.mark.parametrize("width", ["phone", "desktop"])
 def test_axe_finds_nothing_on_the_other_pages(opened, axe, name, width):
     tab = opened(WIDTHS[width], name=name, bypass_csp=True)

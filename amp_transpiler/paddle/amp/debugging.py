@@ -1,10 +1,13 @@
-"""`paddle.amp.debugging`: finds infinity and NaN in static programs, and counts operators by precision."""
+"""`paddle.amp.debugging`: finds infinity and NaN in static programs, and counts operators by precision.
+
+`diagnose_training` is no function of Paddle's.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,11 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_float_tensor
+from amp_transpiler.paddle.amp.diagnosis_rows import TrainingDiagnosis
+from amp_transpiler.paddle.amp.training_diagnosis import diagnose_training
 from amp_transpiler.paddle.argument_checks import check_arguments
 from amp_transpiler.paddle.building import builder_of, wrap
+from amp_transpiler.paddle.static.accuracy_comparison import compare_accuracy
 from amp_transpiler.paddle.static.amp import debugging as static_debugging
 from amp_transpiler.paddle.static.operator_stats import (
     OperatorStats,
@@ -29,17 +35,18 @@ from amp_transpiler.paddle.static.tensor_checker import (
     enable_tensor_checker,
     watch,
 )
-from amp_transpiler.paddle.static.tensor_stats import compare_accuracy
 from amp_transpiler.program.program import Program, Variable
 
 __all__ = [
     "DebugMode",
     "OperatorStats",
     "TensorCheckerConfig",
+    "TrainingDiagnosis",
     "check_layer_numerics",
     "check_numerics",
     "collect_operator_stats",
     "compare_accuracy",
+    "diagnose_training",
     "disable_operator_stats_collection",
     "disable_tensor_checker",
     "enable_operator_stats_collection",
@@ -91,7 +98,7 @@ def check_numerics(
     """
     if not is_float_tensor(tensor.value):
         raise InputError(f"check_numerics looks at float variables, and '{tensor.name}' is {tensor.dtype}")
-    watch(tensor.program, [Watched(tensor.name, op_type, var_name, DebugMode(debug_mode))])
+    watch(tensor.program, [Watched(tensor.name, op_type, var_name, debug_mode)])
     b = builder_of(tensor)
     x = b.cast(tensor.value, ir.DataType.FLOAT)
     zero = b.constant(np.zeros((), np.float32))
@@ -109,7 +116,9 @@ def check_numerics(
 def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a layer's `forward`: a run stops, before it changes anything, if what it reads or makes is not finite.
 
-    Its first argument is looked at, and the output of every operator that it appends.
+    All variables among its arguments are looked at, also in lists, tuples and dictionaries; so are the output of every
+    operator that it appends, and what it returns. The first argument must be a variable, as in Paddle. (Paddle looks at
+    the gradients of these operators, too; here `enable_tensor_checker` does.)
 
     Raises:
         InputError: (when it is called) the first argument is no variable of a program.
@@ -120,22 +129,29 @@ def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
         if not args or not isinstance(args[0], Variable):
             argument = repr(args[0])[:80] if args else "nothing"
             raise InputError(f"check_layer_numerics: the first argument of forward must be a variable, got {argument}")
-        program, first = args[0].program, args[0]
+        program, layer = args[0].program, type(self).__name__
         before = {str(value.name) for node in program.model.graph for value in node.outputs}
         result = func(self, *args, **kwargs)
-        abort, layer = DebugMode.CHECK_NAN_INF_AND_ABORT, type(self).__name__
-        tensors = (
-            [Watched(first.name, f"{layer} (its input)", first.name, abort)] if is_float_tensor(first.value) else []
-        )
+        tensors = {variable.name: f"{layer} (its input)" for variable in _variables((args, kwargs))}
         for op in program.blocks[0].ops:
-            for name in op.output_arg_names:
-                value = None if name in before else program.find(name)
-                if value is not None and is_float_tensor(value):
-                    tensors.append(Watched(name, op.type, name, abort))
-        watch(program, tensors)
+            tensors |= dict.fromkeys([name for name in op.output_arg_names if name not in before], op.type)
+        for variable in _variables(result):
+            tensors.setdefault(variable.name, f"{layer} (its output)")
+        abort = DebugMode.CHECK_NAN_INF_AND_ABORT
+        values = ((name, op, program.find(name)) for name, op in tensors.items())
+        watch(program, [Watched(name, op, name, abort) for name, op, value in values if is_float_tensor(value)])
         return result
 
     return forward
+
+
+def _variables(arguments: Any) -> Iterator[Variable]:
+    """Yield the variables of what a layer takes or returns."""
+    if isinstance(arguments, Variable):
+        yield arguments
+    elif isinstance(arguments, (list, tuple, dict)):
+        for item in arguments.values() if isinstance(arguments, dict) else arguments:
+            yield from _variables(item)
 
 
 check_arguments(globals(), ["check_numerics"])

@@ -28,7 +28,7 @@ from amp_transpiler.paddle.static.buckets import Bucket, Buckets
 from amp_transpiler.paddle.static.operator_stats import note_run
 from amp_transpiler.paddle.static.printing import print_values, printed_names
 from amp_transpiler.paddle.static.settings import CompiledProgram
-from amp_transpiler.paddle.static.tensor_checker import check_tensors
+from amp_transpiler.paddle.static.tensor_checker import check_tensors, is_exempt
 from amp_transpiler.paddle.static.together import Together, steps_together
 from amp_transpiler.paddle.static.training import Ranks, TrainOptions, train
 from amp_transpiler.paddle.training_log import TrainingLog
@@ -251,6 +251,8 @@ class Executor:
 
     def _look(self, program: Program, arrays: Mapping[str, Any], scope: Scope) -> None:
         """Check the tensors of the coming run, and count its operators, where that is asked for."""
+        if is_exempt(program):
+            return
         note_run(program)
 
         def compute(names: Sequence[str]) -> list[np.ndarray]:
@@ -350,7 +352,7 @@ class Executor:
             epochs: how many there are, those before a resumed checkpoint included.
             options: the attributes of `training.TrainOptions`: `loss`, `optimizer`, `schedule_by`, `feed_list`,
                 `scope`, `callbacks`, `steps`, `checkpoints`, `save_every`, `keep`, `resume`, `patience`, `evaluate`,
-                `log_file`, `plot` and `progress`.
+                `log_file`, `plot`, `progress` and `statistics_every`.
 
         Returns:
             The record of the steps of this call.

@@ -11,13 +11,13 @@ import enum
 import logging
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from amp_transpiler.errors import NotFiniteError, OptionError, OutputError
 from amp_transpiler.graph.builder import is_float_tensor
+from amp_transpiler.graph.lines import line_of
 from amp_transpiler.ops.vocabulary import paddle_names
 from amp_transpiler.paddle.static.tensor_stats import TensorStats, log_file, stats_of
 from amp_transpiler.phrases import first_few, quoted
@@ -31,6 +31,8 @@ __all__ = [
     "check_tensors",
     "disable_tensor_checker",
     "enable_tensor_checker",
+    "exempt",
+    "is_exempt",
     "watch",
 ]
 
@@ -41,7 +43,8 @@ class DebugMode(enum.Enum):
     """Says what a tensor checker does, with Paddle's names.
 
     `CHECK_NAN_INF_AND_ABORT` stops a run at infinity and NaN, `CHECK_NAN_INF` prints the tensors that have them and
-    goes on, `CHECK_ALL_FOR_OVERFLOW` prints those of float32 that float16 cannot hold, `CHECK_ALL` prints every one.
+    goes on, `CHECK_ALL_FOR_OVERFLOW` also prints those of float32 that float16 cannot hold: an element is beyond its
+    range, or all of them would be zero. `CHECK_ALL` prints every one.
     """
 
     CHECK_NAN_INF_AND_ABORT = 0
@@ -53,7 +56,9 @@ class DebugMode(enum.Enum):
 _IS_SHOWN: Mapping[DebugMode, Callable[[TensorStats], bool]] = {
     DebugMode.CHECK_NAN_INF_AND_ABORT: lambda stats: not stats.is_finite,
     DebugMode.CHECK_NAN_INF: lambda stats: not stats.is_finite,
-    DebugMode.CHECK_ALL_FOR_OVERFLOW: lambda stats: not stats.is_finite or stats.leaves_float16,
+    DebugMode.CHECK_ALL_FOR_OVERFLOW: lambda stats: (
+        not stats.is_finite or stats.leaves_float16 or stats.vanishes_in_float16
+    ),
     DebugMode.CHECK_ALL: lambda _: True,
 }
 
@@ -70,7 +75,7 @@ class TensorCheckerConfig:
         skipped_op_list: operators whose outputs are not.
         debug_step: the first step that is checked and the first that is not any more, counted from 0; all unless
             given. A step is a run with feeds since the checker was enabled first.
-        stack_height_limit: Paddle's, no effect: messages name the line of the program.
+        stack_height_limit: 0 for errors that do not name the line of your program that made the operator.
 
     Raises:
         OptionError: an argument has no meaning.
@@ -93,6 +98,12 @@ class TensorCheckerConfig:
                 isinstance(operators, str) or not all(isinstance(op, str) for op in operators)
             ):
                 raise OptionError(f"TensorCheckerConfig: {name} is a list of operators' names, got {operators!r}")
+        if not isinstance(self.output_dir, (str, os.PathLike, type(None))):
+            raise OptionError(f"TensorCheckerConfig: output_dir is the path of a folder, got {self.output_dir!r}")
+        if not isinstance(self.stack_height_limit, int):
+            raise OptionError(
+                f"TensorCheckerConfig: stack_height_limit is a whole number, got {self.stack_height_limit!r}"
+            )
         if self.debug_step is not None and not _is_span(self.debug_step):
             raise OptionError(
                 "TensorCheckerConfig: debug_step is two whole numbers, the first step that is checked and the first "
@@ -102,8 +113,9 @@ class TensorCheckerConfig:
     @property
     def is_plain(self) -> bool:
         """Whether the flag `FLAGS_check_nan_inf` is enough for what is asked."""
-        is_abort = self.debug_mode is DebugMode.CHECK_NAN_INF_AND_ABORT
-        return is_abort and not any((self.output_dir, self.checked_op_list, self.skipped_op_list, self.debug_step))
+        if self.debug_mode is not DebugMode.CHECK_NAN_INF_AND_ABORT or not self.stack_height_limit:
+            return False
+        return not any((self.output_dir, self.checked_op_list, self.skipped_op_list, self.debug_step))
 
     def looks_at(self, op: str) -> bool:
         """Whether it checks the outputs of an operator, given by Paddle's name."""
@@ -153,7 +165,12 @@ def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
     By default it stops runs at infinity and NaN, as `paddle.set_flags({"FLAGS_check_nan_inf": True})` does. With any
     other setting it looks at the outputs of every operator of the main graph, which takes a second run of each step.
     The same settings, enabled again, go on counting steps.
+
+    Raises:
+        OptionError: it is given no settings.
     """
+    if not isinstance(checker_config, TensorCheckerConfig):
+        raise OptionError(f"enable_tensor_checker takes a TensorCheckerConfig, got {checker_config!r:.80}")
     set_flags({"FLAGS_check_nan_inf": checker_config.enable and checker_config.is_plain})
     if not _checkers or _checkers[0].config is not checker_config:
         _checkers[:] = [_Checker(checker_config)]
@@ -186,12 +203,45 @@ class Watched:
     mode: DebugMode
 
 
-_watched: weakref.WeakKeyDictionary[Program, list[Watched]] = weakref.WeakKeyDictionary()
+@dataclasses.dataclass(slots=True)
+class _Watch:
+    """Lists the tensors of a program that are checked, in order and each once."""
+
+    tensors: dict[Watched, None] = dataclasses.field(default_factory=dict)
+
+    def of_copy(self) -> _Watch:
+        """Return the list for a copy of the program."""
+        return _Watch(dict(self.tensors))
 
 
 def watch(program: Program, tensors: Iterable[Watched]) -> None:
-    """Check these tensors in each run of a program; a clone of the program is not watched."""
-    _watched.setdefault(program, []).extend(tensors)
+    """Check these tensors in each run of a program, and of its clones."""
+    _watched(program).update(dict.fromkeys(tensors))
+
+
+def _watched(program: Program) -> dict[Watched, None]:
+    watched = program.attached.setdefault(_Watch, _Watch())
+    assert isinstance(watched, _Watch)
+    return watched.tensors
+
+
+class _Exempt:
+    """Marks a program whose runs are neither checked nor counted."""
+
+    def of_copy(self) -> _Exempt:
+        """Return the mark for a copy of the program."""
+        return self
+
+
+def exempt(program: Program) -> Program:
+    """Leave the runs of a program alone: a tool runs it beside the user's own. Return the program."""
+    program.attached[_Exempt] = _Exempt()
+    return program
+
+
+def is_exempt(program: Program) -> bool:
+    """Whether the runs of a program are neither checked nor counted."""
+    return _Exempt in program.attached
 
 
 # ---- in a run ----
@@ -215,7 +265,7 @@ def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device
         OptionError: other processes share the run.
         OutputError: the log cannot be written.
     """
-    asked = _watched.get(program, ())
+    asked = _watched(program)
     checker = next(iter(_enabled), None) if has_feeds else None
     if checker is not None and not checker.is_due():
         checker = None
@@ -231,16 +281,27 @@ def check_tensors(program: Program, compute: Compute, *, has_feeds: bool, device
     arrays = compute([tensor.name for tensor in tensors])
     stats = [stats_of(a, t.op, t.shown, device) for t, a in zip(tensors, arrays, strict=True)]
     _show(tensors, stats, device)
-    bad = [s for t, s in zip(tensors, stats, strict=True) if _stops(t) and not s.is_finite]
+    bad = [(t, s) for t, s in zip(tensors, stats, strict=True) if _stops(t) and not s.is_finite]
     if bad:
+        first, first_stats = bad[0]
+        more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise NotFiniteError(
-            f"{_named(bad[0])}{f', and {len(bad) - 1} more' if len(bad) > 1 else ''}. Nothing was changed in the "
-            "scope. Mend the data, lower the learning rate or clip gradients; debug_mode=CHECK_NAN_INF goes on"
+            f"{_named(first_stats)}{_line(program, first.name)}{more}. Nothing was changed in the scope. Mend the "
+            "data, lower the learning rate or clip gradients; debug_mode=CHECK_NAN_INF goes on"
         )
 
 
 def _stops(tensor: Watched) -> bool:
     return tensor.mode is DebugMode.CHECK_NAN_INF_AND_ABORT
+
+
+def _line(program: Program, name: str) -> str:
+    """Return the line of the user's program that made a value, for messages, unless they are asked not to have it."""
+    value = program.find(name)
+    line = None if value is None else line_of(value)
+    if line is None or (_enabled and not _enabled[0].config.stack_height_limit):
+        return ""
+    return f", made at {line} {line.text}".rstrip()
 
 
 def _named(stats: TensorStats) -> str:

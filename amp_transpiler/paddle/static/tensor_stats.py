@@ -1,8 +1,7 @@
-"""Computes statistics of tensors, writes them as lines of Paddle's debugging logs, and compares such logs."""
+"""Computes statistics of tensors, writes them as lines of Paddle's debugging logs, and reads such lines."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import pathlib
@@ -11,11 +10,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from amp_transpiler.errors import InputError, OutputError
+from amp_transpiler.errors import InputError
 
-__all__ = ["TensorStats", "compare_accuracy", "log_file", "stats_of"]
+__all__ = ["TensorStats", "log_file", "parse_lines", "stats_of"]
 
 _FLOAT16_LARGEST = 65504.0
+_FLOAT16_ZERO = 2.0**-25  # what is at most this is zero in float16
 _SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _LINE = re.compile(
     r"\[PRECISION\](?: \[ERROR\])? in \[device=(?P<device>[^,]*), op=(?P<op>.*?), tensor=(?P<tensor>.*?), "
@@ -65,6 +65,11 @@ class TensorStats:
         is_wide = self.dtype in ("fp32", "fp64")
         return is_wide and (self.num_inf > 0 or max(self.max, -self.min) > _FLOAT16_LARGEST)
 
+    @property
+    def vanishes_in_float16(self) -> bool:
+        """Whether it is float32 or float64, and all of its elements, not all zero, would be zero in float16."""
+        return self.dtype in ("fp32", "fp64") and self.is_finite and 0.0 < max(self.max, -self.min) <= _FLOAT16_ZERO
+
     def __str__(self) -> str:
         error = "" if self.is_finite else " [ERROR]"
         where = f"[device={self.device}, op={self.op}, tensor={self.tensor}, dtype={self.dtype}]"
@@ -98,99 +103,22 @@ def log_file(folder: str | os.PathLike[str], device: str, rank: int = 0) -> path
     return pathlib.Path(folder) / f"worker_{device.partition(':')[0]}.{rank}.log"
 
 
-# ---- two logs side by side ----
-
-_COLUMNS = "dtype numel num_nan num_inf num_zero max min mean".split()
-
-
-def compare_accuracy(
-    dump_path: str | os.PathLike[str],
-    another_dump_path: str | os.PathLike[str],
-    output_filename: str | os.PathLike[str],
-    loss_scale: float = 1,
-    dump_all_tensors: bool = False,
-) -> None:
-    """Write what two runs computed side by side, such as one in float32 and one in float16.
-
-    Both were logged by a tensor checker with `debug_mode=CHECK_ALL` and its own `output_dir`. A row of the table is a
-    tensor in one step; tensors are paired by operator and name, casts excepted, and each side has what the log says of
-    it. The last column names what is wrong: `nan or inf` on one side only, or `leaves fp16`.
+def parse_lines(log: str, lines: Iterable[str]) -> Iterator[TensorStats]:
+    """Yield what the lines of a log say.
 
     Args:
-        dump_path: the folder of the first run's logs.
-        another_dump_path: that of the second run's.
-        output_filename: the file to write, as CSV, which spreadsheets open. (Paddle writes a workbook of Excel.)
-        loss_scale: what gradients of the second run were multiplied by; they are divided by it here.
-        dump_all_tensors: must be False: whole tensors are not logged.
+        log: the log's name, for messages.
+        lines: its lines.
 
     Raises:
-        InputError: a folder has no logs, or one is not of a tensor checker; or `dump_all_tensors`.
-        OutputError: the table cannot be written.
+        InputError: a line is none of a tensor checker.
     """
-    if dump_all_tensors:
-        raise InputError("compare_accuracy: dump_all_tensors=True needs logs of whole tensors, which are not written")
-    first, second = _read(dump_path), _read(another_dump_path)
-    rows = [_row(key, first.get(key), second.get(key), loss_scale) for key in dict.fromkeys([*first, *second])]
-    head = ["worker", "op", "tensor", "occurrence"]
-    head += [f"{side}_{column}" for side in ("first", "second") for column in _COLUMNS] + ["found"]
-    try:
-        with pathlib.Path(output_filename).open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream).writerows([head, *rows])
-    except OSError as error:
-        raise OutputError(f"compare_accuracy: cannot write {output_filename!s}: {error.strerror}") from error
-
-
-_Key = tuple[str, str, str, int]
-
-
-def _read(folder: str | os.PathLike[str]) -> dict[_Key, TensorStats]:
-    """Return worker, operator, tensor and how many times it was logged before -> what the log says."""
-    try:
-        files = sorted(pathlib.Path(folder).glob("worker_*"))
-        texts = {file.name: file.read_text(encoding="utf-8") for file in files}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"compare_accuracy: cannot read the logs in {folder!s}: {error}") from error
-    if not texts:
-        raise InputError(
-            f"compare_accuracy: {folder!s} has no worker_*.log: log a run with enable_tensor_checker("
-            "TensorCheckerConfig(True, DebugMode.CHECK_ALL, output_dir=...))"
-        )
-    logged: dict[_Key, TensorStats] = {}
-    seen: dict[tuple[str, str, str], int] = {}
-    for worker, text in texts.items():
-        for stats in _parsed(worker, text.splitlines()):
-            place = (worker.rpartition(".")[0].rpartition(".")[2], stats.op, stats.tensor)
-            count = seen[place] = seen.get(place, -1) + 1
-            if stats.op != "cast":
-                logged[(*place, count)] = stats
-    return logged
-
-
-def _parsed(worker: str, lines: Iterable[str]) -> Iterator[TensorStats]:
     for number, line in enumerate(lines, 1):
         match = _LINE.match(line)
         if match is None:
-            raise InputError(f"compare_accuracy: line {number} of {worker} is none of a tensor checker: {line!r:.120}")
+            raise InputError(f"compare_accuracy: line {number} of {log} is none of a tensor checker: {line!r:.120}")
         fields = match.groupdict()
         counts = {name: int(fields[name]) for name in ("numel", "num_nan", "num_inf", "num_zero")}
         numbers = {name: float(fields[name]) for name in ("max", "min", "mean")}
         words = {name: fields[name] for name in ("op", "tensor", "dtype", "device")}
         yield TensorStats(**words, **counts, **numbers)  # type: ignore[arg-type]  # mypy joins the types of all fields
-
-
-def _row(key: _Key, first: TensorStats | None, second: TensorStats | None, loss_scale: float) -> list[object]:
-    if second is not None and loss_scale != 1 and second.op.endswith("grad"):
-        scaled = {name: getattr(second, name) / loss_scale for name in ("max", "min", "mean")}
-        second = dataclasses.replace(second, **scaled)
-    sides = [
-        [""] * len(_COLUMNS) if side is None else [getattr(side, name) for name in _COLUMNS] for side in (first, second)
-    ]
-    return [*key, *sides[0], *sides[1], _difference(first, second)]
-
-
-def _difference(first: TensorStats | None, second: TensorStats | None) -> str:
-    if first is None or second is None:
-        return "in one run only"
-    if first.is_finite != second.is_finite:
-        return "nan or inf"
-    return "leaves fp16" if first.leaves_float16 or second.leaves_float16 else ""

@@ -20,6 +20,7 @@ from amp_transpiler.files.durable import write_file
 from amp_transpiler.paddle.optimizer.lr_base import LRScheduler
 from amp_transpiler.paddle.optimizer.lr_driven import ReduceOnPlateau
 from amp_transpiler.paddle.static import io
+from amp_transpiler.paddle.static.step_statistics import StepProbe, StepStatistics
 from amp_transpiler.paddle.training_log import (
     Callback,
     TrainingLog,
@@ -103,6 +104,9 @@ class TrainOptions:
         log_file: a file that gets a line of JSON for each step; `log.jsonl` beside the checkpoints unless given.
         plot: a file that gets a picture of the loss in the end.
         progress: whether a line on the standard error shows where the training is; None: if that is a terminal.
+        statistics_every: steps between looks at gradients and at the forward pass, which the record keeps as
+            `statistics`, and the log file in the step's line: zeros, numbers that are not finite, the largest one of
+            each tensor. Such a step is computed a second time; None for no look. In one process only.
     """
 
     loss: Variable | str | None = None
@@ -121,10 +125,11 @@ class TrainOptions:
     log_file: str | os.PathLike[str] | None = None
     plot: str | os.PathLike[str] | None = None
     progress: bool | None = None
+    statistics_every: int | None = None
 
     def check(self) -> None:
         """Raise OptionError for numbers without a meaning."""
-        for name in ("save_every", "keep", "patience", "steps"):
+        for name in ("save_every", "keep", "patience", "steps", "statistics_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"train: {name} must be 1 or more, got {value}")
@@ -181,8 +186,16 @@ class _Run:
         self.earlier = _earlier_lines(self.lines, self.place.step)
         place = self.place
         self.log = TrainingLog(options.optimizer, options.callbacks, start=place.step, skipped=place.skipped)
+        self.probe = self._probe()
         shown = sys.stderr.isatty() if options.progress is None else options.progress
         self.shown = shown and self.ranks.rank == 0
+
+    def _probe(self) -> StepProbe | None:
+        if self.options.statistics_every is None:
+            return None
+        if type(self.ranks) is not Ranks:
+            raise OptionError("train: statistics_every looks at steps of a single process: leave it out with several")
+        return StepProbe(self.program)
 
     def _loss_name(self) -> str:
         loss = self.options.loss
@@ -222,6 +235,7 @@ class _Run:
 
     def _step(self, batch: Any, epochs: int) -> None:
         feed = self._feed(batch)
+        statistics = self._measured(feed)
         loss, *rest = self.executor.run(self.program, feed, [self.loss, *self.log.fetch_list], scope=self.scope)
         samples = max((len(array) for array in map(np.asarray, feed.values()) if array.ndim), default=1)
         before = {name: schedule.last_epoch for name, schedule in self.schedules.items()}
@@ -233,9 +247,19 @@ class _Run:
         place.batch += 1
         if math.isfinite(step.loss):
             place.loss_sum, place.loss_count = place.loss_sum + step.loss, place.loss_count + 1
-        self._write_line(step)
+        self._write_line(step, statistics)
         if self.shown:
             show_line(_progress(step, place, epochs, self.batches))
+
+    def _measured(self, feed: Mapping[str, Any]) -> StepStatistics | None:
+        """Look at the coming step, if it is its turn."""
+        number, every = self.place.step + 1, self.options.statistics_every
+        if self.probe is None or every is None or number % every:
+            return None
+        statistics = self.probe.measure(self.executor, feed, self.scope, number)
+        self.log.statistics.append(statistics)
+        logger.info("%s", statistics)
+        return statistics
 
     def _step_schedules(self, before: Mapping[str, int]) -> None:
         for name, schedule in self.schedules.items():
@@ -282,10 +306,11 @@ class _Run:
 
     # Records.
 
-    def _write_line(self, step: TrainingStep) -> None:
+    def _write_line(self, step: TrainingStep, statistics: StepStatistics | None) -> None:
         if self.lines is None:
             return
-        append_line(self.lines, {**dataclasses.asdict(step), "epoch": self.place.epoch})
+        row = {**dataclasses.asdict(step), "epoch": self.place.epoch}
+        append_line(self.lines, row if statistics is None else {**row, "statistics": dataclasses.asdict(statistics)})
 
     def _draw(self, path: pathlib.Path) -> None:
         fields = {field.name for field in dataclasses.fields(TrainingStep)}

@@ -1,0 +1,132 @@
+"""The options of `amp-transpile debug`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from amp_transpiler.cli.parser import Formatter, Parser
+from amp_transpiler.cli.places import STREAM, check_name
+from amp_transpiler.errors import OptionError
+from amp_transpiler.options.reading import tolerance
+from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
+from amp_transpiler.targets import TARGETS
+
+__all__ = ["DEBUG", "DebugOptions", "debug_parser", "parse_debug"]
+
+DEBUG = "debug"
+
+_DESCRIPTION = """\
+Find the node that is to blame for infinite numbers, NaN or large errors of a
+16-bit model, the way of its fault to the outputs, and the smallest set of
+nodes that mends it by staying float32. Both models run on the same data;
+16-bit parts are emulated, as in the check of a conversion."""
+
+_STATUS = """\
+exit status:
+  0  nothing is wrong, or the model that --fix asks for was written
+  1  something is wrong: the diagnosis says what
+  2  a model, an option or the place of a result is wrong
+  3  an internal error: please report it
+"""
+
+_LEVELS = ("auto", "OD", "O1", "O2")
+_DTYPES = ("float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DebugOptions:
+    """The options, named as on the command line; `--help` says what they mean.
+
+    Attributes:
+        low: the 16-bit model; None: the float32 one is converted.
+        dtype: None for that of `low`, or float16.
+        fix: where the mended model goes; None if it is not to be written.
+        json: a path, `-` for stdout, or None.
+    """
+
+    float32: str
+    low: str | None
+    inputs: str | None
+    dtype: DtypeName | None
+    level: LevelName
+    target: TargetName
+    ort: str | None
+    device: str
+    tolerance: float | str | None
+    fix: str | None
+    no_cure: bool
+    report: str | None
+    json: str | None
+    verbose: int
+
+
+def parse_debug(arguments: Sequence[str]) -> DebugOptions:
+    """Return the options in `arguments`, which do not hold the word `debug`.
+
+    Raises:
+        OptionError: an option is unknown or has no meaning.
+        SystemExit: after `--help`.
+    """
+    options = DebugOptions(**vars(debug_parser().parse_args(list(arguments))))
+    named = {"FLOAT32": options.float32, "LOW": options.low, "--inputs": options.inputs, "--fix": options.fix}
+    for name, text in named.items():
+        if text is not None:
+            check_name(name, text)
+    if options.fix is not None and options.no_cure:
+        raise OptionError("--fix writes the cure, and --no-cure looks for none; drop one of them")
+    if options.fix == STREAM:
+        raise OptionError(f"--fix {STREAM}: the mended model is not printed; give the name of a file")
+    return options
+
+
+def debug_parser() -> Parser:
+    """Return the parser of `amp-transpile debug`."""
+    parser = Parser(
+        prog=f"amp-transpile {DEBUG}",
+        usage="%(prog)s [OPTION]... FLOAT32 [LOW]",
+        description=_DESCRIPTION,
+        epilog=_STATUS,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    add = parser.add_argument
+    add("float32", metavar="FLOAT32", help="The .onnx file in float32.")
+    add(
+        "low",
+        metavar="LOW",
+        nargs="?",
+        help="The 16-bit model that was made of it, by any tool. Default: FLOAT32 is converted.",
+    )
+    add("--inputs", metavar="DATA", help="An .npz file or a folder of them to run both on. Default: made-up inputs.")
+    add("--dtype", choices=_DTYPES, metavar="float16|bfloat16", help="The low format. Default: LOW's, or float16.")
+    add(
+        "--level",
+        choices=_LEVELS,
+        metavar="auto|OD|O1|O2",
+        default="O2",
+        help="How much of FLOAT32 becomes low. Default: O2, all that the target can run.",
+    )
+    add(
+        "--target",
+        choices=tuple(TARGETS),
+        metavar="|".join(TARGETS),
+        default="cuda",
+        help="Whose kernels count. Default: cuda.",
+    )
+    add("--ort", metavar="VERSION", help="The ONNX Runtime that is to run it. Default: the installed one.")
+    add("--device", metavar="NAME", default="H100", help="The GPU whose arithmetic is emulated. Default: H100.")
+    add(
+        "--tolerance",
+        metavar="T|NAME=T,...",
+        type=tolerance,
+        help="The largest error of an output that is right, as for a conversion.",
+    )
+    add("--fix", metavar="OUT.onnx", help="Write the mended model, and its recipe beside it.")
+    add("--no-cure", action="store_true", help="Do not look for the cure, which takes most of the time.")
+    add("--report", metavar="OUT.html", help="Write the diagnosis as a page.")
+    add("--json", metavar="OUT.json", help=f"Write it as JSON; {STREAM}: print that in place of the tables.")
+    add("-v", "--verbose", action="count", default=0, help="Tell more on stderr; twice: still more.")
+    add("-h", "--help", action="help", help="Print this text.")
+    return parser

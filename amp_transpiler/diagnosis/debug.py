@@ -1,0 +1,314 @@
+"""Finds which node is to blame where a low model is wrong: `amp_transpiler.debug`, and `amp-transpile debug`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.differences import Measured
+from amp_transpiler.diagnosis.blame import suspects_of
+from amp_transpiler.diagnosis.cure import MOST_RUNS, find_cure, units_of
+from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
+from amp_transpiler.diagnosis.joined import join
+from amp_transpiler.diagnosis.pairs import Pairs, pair
+from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
+from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
+from amp_transpiler.diagnosis.suspects import Findings, rows_of
+from amp_transpiler.errors import InputError, ModelError
+from amp_transpiler.files.loading import Source, load
+from amp_transpiler.graph.types import propagate_types
+from amp_transpiler.graph.walk import all_nodes
+from amp_transpiler.ops.names import operator_name
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.pipeline import transpile
+from amp_transpiler.precision.device_faults import DeviceFaults
+from amp_transpiler.precision.limits import Tolerance
+from amp_transpiler.program.program import Program
+from amp_transpiler.report.clock import Clock
+from amp_transpiler.report.diagnosis import Cure, Diagnosis, NodeDiagnosis, Suspect
+from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
+from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
+from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
+from amp_transpiler.verification.device_draws import error_of
+from amp_transpiler.verification.fixed_sample import Surveys
+from amp_transpiler.verification.inputs import Inputs
+from amp_transpiler.verification.judge import Judged
+from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
+
+__all__ = ["debug"]
+
+logger = logging.getLogger(__name__)
+
+_NO_DERIVATIVES: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
+_SAMPLES = 3  # that are differentiated
+_DEFAULT_TOLERANCE: Mapping[str, float] = {"float16": 0.02, "bfloat16": 0.05}  # that of level auto
+
+
+def debug(  # noqa: PLR0913  options of a public function, all but two by keyword
+    model: Source,
+    low: Source | None = None,
+    *,
+    inputs: Inputs | None = None,
+    dtype: DtypeName | None = None,
+    level: LevelName = "O2",
+    target: TargetName = "cuda",
+    ort: str | None = None,
+    device: str = "H100",
+    tolerance: Tolerance | None = None,
+    cure: bool = True,
+    fix: str | os.PathLike[str] | None = None,
+) -> Diagnosis:
+    """Find which node is to blame where a low model is wrong.
+
+    Both models run side by side on the same data, the low one emulated. Each low node runs a second time on what the
+    float32 node reads, so that its own error is known; derivatives say what that adds to the outputs.
+
+    Args:
+        model: The float32 model: a path, `onnx.ModelProto`, `onnx_ir.Model` or a `Program`. It is never changed.
+        low: A low model of any tool, made from it. None: the float32 model is converted as `level` says, without any
+            repair.
+        inputs: Samples, as `transpile` takes them. None: inputs made up from the model's shapes.
+        dtype: The low format. Default: that of `low`, or float16.
+        level: What a conversion makes low, where `low` is None, and for the cure.
+        target: Whose kernels count.
+        ort: The ONNX Runtime that is to run the low model. Default: the installed one.
+        device: The device whose arithmetic and faults count.
+        tolerance: The largest error of an output that is no fault, as `transpile` takes it. Default: that of level
+            auto, 0.02 in float16 and 0.05 in bfloat16.
+        cure: Find the fewest nodes that mend the model if they stay float32; each set is proven by a run.
+        fix: Write the mended model here, and the recipe of its conversion beside it (`.recipe.toml`).
+
+    Returns:
+        The diagnosis.
+
+    Raises:
+        InputError: a model, an option or an input is wrong, or the models cannot be run.
+        CheckFailed: the mended model is refused; nothing is written.
+
+    Example::
+
+        import amp_transpiler as amp
+
+        diagnosis = amp.debug("model.onnx", inputs="samples.npz")
+        if diagnosis.guilty is not None:
+            print(diagnosis.guilty.node, diagnosis.guilty.why)
+    """
+    loaded = None if low is None else load(low)
+    options = _options(loaded, level, dtype, target, ort, device, tolerance)
+    subject = subject_of(model, loaded, options)
+    try:
+        return _diagnosed(subject, options, inputs, cure=cure or fix is not None, fix=fix, model=model)
+    except CannotCompare as reason:
+        raise InputError(f"{subject.source.source or 'the model'} cannot be diagnosed: {reason}") from reason
+    except RUN_ERRORS as error:
+        raise InputError(
+            f"{subject.source.source or 'the model'} cannot be diagnosed, as the two models do not run side by side: "
+            f"{error_text(error)}"
+        ) from error
+
+
+def _options(
+    low: Program | None,
+    level: LevelName,
+    dtype: DtypeName | None,
+    target: TargetName,
+    ort: str | None,
+    device: str,
+    tolerance: Tolerance | None,
+) -> ConversionOptions:
+    if dtype is None:
+        dtype = "float16"
+        if low is not None:
+            typed = low.clone()
+            propagate_types(typed.model)
+            most = dtype_of(typed)
+            dtype = "bfloat16" if most is not None and most.name == "bfloat16" else "float16"
+    if tolerance is None:
+        tolerance = _DEFAULT_TOLERANCE.get(str(dtype), 0.02)
+    return ConversionOptions(
+        level=level, dtype=dtype, target=target, ort=ort, device=device, tolerance=tolerance, fuse="none"
+    )
+
+
+def _diagnosed(
+    subject: Subject,
+    options: ConversionOptions,
+    inputs: Inputs | None,
+    *,
+    cure: bool,
+    fix: str | os.PathLike[str] | None,
+    model: Source,
+) -> Diagnosis:
+    reference = make_reference(subject.source, subject.prepared, inputs)
+    conversions = _conversions(subject, reference)
+    judged, is_of_device = _judged(conversions, subject)
+    findings, branchless = _findings(subject, reference)
+    rows = rows_of(findings)
+    limits = subject.policy.limits
+    allowed = min((limits.for_output(name) for name in judged.outputs), default=limits.tolerance)
+    error = max((error_of(row) for row in judged.outputs.values()), default=0.0)
+    kernels = _wrong_kernels(branchless, findings.pairs, error if is_of_device else 0.0)
+    suspects = suspects_of(findings, rows, allowed)
+    is_wrong = judged.excess > 1.0
+    if is_wrong and not is_of_device:
+        suspects = (*suspects, *kernels)
+    else:
+        named = {kernel.node for kernel in kernels}
+        suspects = (*kernels, *(each for each in suspects if each.node not in named))
+    guilty = suspects[0] if suspects and (is_wrong or kernels) else None
+    notes: list[str] = []
+    mended = None
+    if is_wrong and cure:
+        mended = _cured(conversions, findings, suspects, notes)
+        if mended is not None and fix is not None:
+            mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix))
+    by_node = _worst_rows(rows)
+    path = () if guilty is None else fault_path(branchless.reference, by_node, guilty.node, allowed)
+    written = {str(node.name) for node in all_nodes(subject.reference.model)}
+    path = tuple(name for name in path if name in written)  # without what stands in place of an If
+    return Diagnosis(
+        source=str(subject.source.source or "the model"),
+        low=subject.low_name,
+        dtype=subject.format.name,
+        given=reference.given,
+        samples=len(reference.samples),
+        passes=2 + (findings.felt is not None),  # what is right; side by side; and derivatives, on a few samples
+        error=error,
+        excess=judged.excess,
+        outputs=judged.outputs,
+        guilty=guilty,
+        suspects=suspects,
+        path=path,
+        absorbed=where_absorbed(by_node, path),
+        nodes=rows,
+        unmatched=tuple(str(node.name) for node in findings.pairs.unmatched),
+        cure=mended,
+        notes=tuple(notes),
+    )
+
+
+def _conversions(subject: Subject, reference: Reference) -> Conversions:
+    arithmetic = judging_arithmetic(subject.prepared, subject.policy)
+    phase = Clock(None).phase
+    return Conversions(subject.prepared, subject.policy, subject.ranges, reference, None, phase, arithmetic)
+
+
+def _judged(conversions: Conversions, subject: Subject) -> tuple[Judged, bool]:
+    """Judge the low program; return also whether only the device's arithmetic shows that it is wrong."""
+    limits = subject.policy.limits
+    plain = dataclasses.replace(conversions, arithmetic=None).judge(limits, is_float32=False).judged(subject.low)
+    if plain.excess > 1.0 or conversions.arithmetic is None:
+        return plain, False
+    on_device = conversions.judge(limits, is_float32=False).judged(subject.low)
+    return (on_device, True) if on_device.excess > 1.0 else (plain, False)
+
+
+def _cured(conversions: Conversions, findings: Findings, suspects: Sequence[Suspect], notes: list[str]) -> Cure | None:
+    """Return the fewest nodes that mend a conversion; a note where there are none."""
+    cure = find_cure(conversions, units_of(findings, suspects))
+    if cure is None:
+        notes.append("not even the whole model in float32 keeps the limits")
+        return None
+    if cure.runs >= MOST_RUNS:
+        notes.append(f"the search for the cure ended after {cure.runs} conversions: fewer nodes may do")
+    errors = [error_of(row) for row in cure.measured.outputs.values()]
+    return Cure(nodes=cure.nodes, error=max(errors, default=0.0), excess=cure.measured.excess, runs=cure.runs)
+
+
+def _findings(subject: Subject, reference: Reference) -> tuple[Findings, Subject]:
+    """Run both programs side by side and differentiate the float32 one; return what was measured."""
+    names = [str(value.name) for value in subject.reference.model.graph.inputs]
+    samples = reference.feeds(names)
+    subject = subject.without_branches(samples[0])
+    pairs = pair(subject.reference, subject.low)
+    joined = join(subject.reference, subject.low, pairs)
+    surveys = Surveys(subject.reference)
+    shapes, _ = surveys.of(samples[0])
+    measured = compare_side_by_side(joined, shapes, subject.format, samples)
+    felt = _felt(subject, samples, measured, surveys)
+    values = {str(value.name): value for node in subject.reference.model.graph for value in node.outputs}
+    return Findings(values, pairs, joined.triples, measured, felt, subject.format), subject
+
+
+def _felt(
+    subject: Subject, samples: Sequence[Mapping[str, Any]], measured: Mapping[str, Measured], surveys: Surveys
+) -> dict[str, float] | None:
+    """Return what the rounding of each result adds to the worst output; None where derivatives cannot be had."""
+    low = subject.format
+    forms = low_forms(subject.reference.model, subject.policy.target, low)
+    beyond = frozenset(name for name, facts in measured.items() if math.isinf(facts.rounding))
+    chosen = samples[:: math.ceil(len(samples) / _SAMPLES)]
+    try:
+        sensitivity = measure_sensitivity(subject.reference, low, forms, chosen, beyond=beyond, surveys=surveys)
+    except _NO_DERIVATIVES as error:
+        logger.info("no derivatives: %s", error)
+        return None
+    felt: dict[str, float] = {}
+    for contributions in sensitivity.by_output.values():
+        for name, square in contributions.casts.items():
+            felt[name] = max(square, felt.get(name, 0.0))
+    return felt
+
+
+def _wrong_kernels(subject: Subject, pairs: Pairs, error: float) -> tuple[Suspect, ...]:
+    """Return the low nodes whose kernel on the device is known to compute something else.
+
+    Args:
+        subject: both programs.
+        pairs: their results.
+        error: what such kernels add to the outputs, all together.
+    """
+    faults = DeviceFaults(subject.low.model, subject.policy.target, subject.format, subject.policy.device)
+    of_low = {mine: its for its, mine in pairs.low.items()}
+    suspects = []
+    for node in subject.low.model.graph:
+        types = {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}
+        if subject.format.dtype not in types or (fault := faults.of(node)) is None:
+            continue
+        paired = next((of_low[value] for value in node.outputs if value in of_low), None)
+        value = node.outputs[0] if paired is None else paired
+        named = node if paired is None else paired.producer()
+        suspects.append(
+            Suspect(
+                node=str(named.name if named is not None else ""),
+                op=operator_name(node),
+                value=str(value.name),
+                fault="kernel",
+                contribution=error,
+                why=str(fault),
+            )
+        )
+    return tuple(suspects)
+
+
+def _worst_rows(rows: Sequence[NodeDiagnosis]) -> dict[str, NodeDiagnosis]:
+    """Return node -> the row of its worst result."""
+    worst: dict[str, NodeDiagnosis] = {}
+    for row in rows:
+        before = worst.get(row.node)
+        if before is None or (row.infinite, row.error) > (before.infinite, before.error):
+            worst[row.node] = row
+    return worst
+
+
+def _fixed(
+    model: Source,
+    options: ConversionOptions,
+    inputs: Inputs | None,
+    cure: Cure,
+    path: str | os.PathLike[str],
+) -> str:
+    """Write the model converted with the cure's nodes in float32, and the recipe of that; return the path."""
+    patterns = [f"^{re.escape(name)}$" for name in cure.nodes]
+    changed = {**options.changed(), "disable_amp": patterns, "inputs": inputs}
+    report = transpile(model, path, **changed)
+    report.save_recipe(pathlib.Path(path).with_suffix(".recipe.toml"))
+    return os.fspath(path)
