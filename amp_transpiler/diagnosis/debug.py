@@ -17,18 +17,17 @@ from amp_transpiler.diagnosis.blame import suspects_of
 from amp_transpiler.diagnosis.cure import MOST_RUNS, find_cure, units_of
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import join
-from amp_transpiler.diagnosis.pairs import Pairs, pair
+from amp_transpiler.diagnosis.pairs import pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
 from amp_transpiler.diagnosis.suspects import Findings, rows_of
+from amp_transpiler.diagnosis.wrong_kernels import wrong_kernels
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
-from amp_transpiler.ops.names import operator_name
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.pipeline import transpile
-from amp_transpiler.precision.device_faults import DeviceFaults
 from amp_transpiler.precision.limits import Tolerance
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.clock import Clock
@@ -150,30 +149,22 @@ def _diagnosed(
     reference = make_reference(subject.source, subject.prepared, inputs)
     conversions = _conversions(subject, reference)
     judged, is_of_device = _judged(conversions, subject)
+    is_wrong = judged.excess > 1.0
     findings, branchless = _findings(subject, reference)
     rows = rows_of(findings)
     limits = subject.policy.limits
     allowed = min((limits.for_output(name) for name in judged.outputs), default=limits.tolerance)
     error = max((error_of(row) for row in judged.outputs.values()), default=0.0)
-    kernels = _wrong_kernels(branchless, findings.pairs, error if is_of_device else 0.0)
-    suspects = suspects_of(findings, rows, allowed)
-    is_wrong = judged.excess > 1.0
-    if is_wrong and not is_of_device:
-        suspects = (*suspects, *kernels)
-    else:
-        named = {kernel.node for kernel in kernels}
-        suspects = (*kernels, *(each for each in suspects if each.node not in named))
+    kernels = wrong_kernels(branchless, findings.pairs, error if is_of_device else 0.0)
+    by_rounding = suspects_of(findings, rows, allowed)
+    suspects = _ranked(kernels, by_rounding, is_shown_by_rounding=is_wrong and not is_of_device)
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
     notes: list[str] = []
-    mended = None
-    if is_wrong and cure:
-        mended = _cured(conversions, findings, suspects, notes)
-        if mended is not None and fix is not None:
-            mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix))
+    mended = _cured(conversions, findings, suspects, notes) if is_wrong and cure else None
+    if mended is not None and fix is not None:
+        mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix))
     by_node = _worst_rows(rows)
-    path = () if guilty is None else fault_path(branchless.reference, by_node, guilty.node, allowed)
-    written = {str(node.name) for node in all_nodes(subject.reference.model)}
-    path = tuple(name for name in path if name in written)  # without what stands in place of an If
+    path = () if guilty is None else _path(subject, branchless, by_node, guilty, allowed)
     return Diagnosis(
         source=str(subject.source.source or "the model"),
         low=subject.low_name,
@@ -193,6 +184,24 @@ def _diagnosed(
         cure=mended,
         notes=tuple(notes),
     )
+
+
+def _ranked(
+    kernels: Sequence[Suspect], by_rounding: Sequence[Suspect], *, is_shown_by_rounding: bool
+) -> tuple[Suspect, ...]:
+    """Return all suspects: wrong kernels come first, unless rounding alone shows that the low model is wrong."""
+    if is_shown_by_rounding:
+        return (*by_rounding, *kernels)
+    named = {kernel.node for kernel in kernels}
+    return (*kernels, *(each for each in by_rounding if each.node not in named))
+
+
+def _path(
+    subject: Subject, branchless: Subject, rows: Mapping[str, NodeDiagnosis], guilty: Suspect, allowed: float
+) -> tuple[str, ...]:
+    """Return the way of the fault, without what stands in place of an If."""
+    written = {str(node.name) for node in all_nodes(subject.reference.model)}
+    return tuple(name for name in fault_path(branchless.reference, rows, guilty.node, allowed) if name in written)
 
 
 def _conversions(subject: Subject, reference: Reference) -> Conversions:
@@ -256,37 +265,6 @@ def _felt(
         for name, square in contributions.casts.items():
             felt[name] = max(square, felt.get(name, 0.0))
     return felt
-
-
-def _wrong_kernels(subject: Subject, pairs: Pairs, error: float) -> tuple[Suspect, ...]:
-    """Return the low nodes whose kernel on the device is known to compute something else.
-
-    Args:
-        subject: both programs.
-        pairs: their results.
-        error: what such kernels add to the outputs, all together.
-    """
-    faults = DeviceFaults(subject.low.model, subject.policy.target, subject.format, subject.policy.device)
-    of_low = {mine: its for its, mine in pairs.low.items()}
-    suspects = []
-    for node in subject.low.model.graph:
-        types = {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}
-        if subject.format.dtype not in types or (fault := faults.of(node)) is None:
-            continue
-        paired = next((of_low[value] for value in node.outputs if value in of_low), None)
-        value = node.outputs[0] if paired is None else paired
-        named = node if paired is None else paired.producer()
-        suspects.append(
-            Suspect(
-                node=str(named.name if named is not None else ""),
-                op=operator_name(node),
-                value=str(value.name),
-                fault="kernel",
-                contribution=error,
-                why=str(fault),
-            )
-        )
-    return tuple(suspects)
 
 
 def _worst_rows(rows: Sequence[NodeDiagnosis]) -> dict[str, NodeDiagnosis]:
