@@ -11,22 +11,26 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.blame import suspects_of
 from amp_transpiler.diagnosis.cure import MOST_RUNS, find_cure, units_of
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
-from amp_transpiler.diagnosis.joined import join
-from amp_transpiler.diagnosis.pairs import pair
+from amp_transpiler.diagnosis.joined import Joined, join
+from amp_transpiler.diagnosis.pairs import Pairs, Shapes, pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
 from amp_transpiler.diagnosis.suspects import Findings, rows_of
 from amp_transpiler.diagnosis.wrong_kernels import wrong_kernels
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.files.loading import Source, load
+from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.pipeline import transpile
 from amp_transpiler.precision.limits import Tolerance
 from amp_transpiler.program.program import Program
@@ -37,7 +41,7 @@ from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
 from amp_transpiler.verification.device_draws import error_of
-from amp_transpiler.verification.fixed_sample import Surveys
+from amp_transpiler.verification.fixed_sample import Surveys, survey
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.judge import Judged
 from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
@@ -238,13 +242,45 @@ def _findings(subject: Subject, reference: Reference) -> tuple[Findings, Subject
     samples = reference.feeds(names)
     subject = subject.without_branches(samples[0])
     pairs = pair(subject.reference, subject.low)
-    joined = join(subject.reference, subject.low, pairs)
     surveys = Surveys(subject.reference)
     shapes, _ = surveys.of(samples[0])
-    measured = compare_side_by_side(joined, shapes, subject.format, samples)
+    try:
+        joined, measured = _side_by_side(subject, pairs, shapes, samples)
+        is_paired = _has_equal_shapes(subject, measured)
+    except RUN_ERRORS as error:
+        logger.info("paired once more, by the shapes of a run: %s", error_text(error))
+        is_paired = False
+    if not is_paired:  # a node that has moved may have another one's name, and a result of another shape
+        pairs = pairs.of_shapes(shapes, _shapes_of_low(subject, samples[0]))
+        joined, measured = _side_by_side(subject, pairs, shapes, samples)
     felt = _felt(subject, samples, measured, surveys)
     values = {str(value.name): value for node in subject.reference.model.graph for value in node.outputs}
     return Findings(values, pairs, joined.triples, measured, felt, subject.format), subject
+
+
+def _side_by_side(
+    subject: Subject, pairs: Pairs, shapes: Shapes, samples: Sequence[Mapping[str, Any]]
+) -> tuple[Joined, dict[str, Measured]]:
+    joined = join(subject.reference, subject.low, pairs)
+    return joined, compare_side_by_side(joined, shapes, subject.format, samples)
+
+
+def _has_equal_shapes(subject: Subject, measured: Mapping[str, Measured]) -> bool:
+    """Whether paired results have one shape, or not even outputs do: then the low program itself is off."""
+    outputs = {str(value.name) for value in subject.reference.model.graph.outputs}
+    others = [name for name, facts in measured.items() if not facts.low.has_shape]
+    return not others or not outputs.isdisjoint(others)
+
+
+def _shapes_of_low(subject: Subject, sample: Mapping[str, Any]) -> Shapes:
+    """Return the shapes that the results of the low program have on a sample."""
+    inputs = subject.low.model.graph.inputs
+    feeds = {str(value.name): sample[str(value.name)] for value in inputs if value.name in sample}
+    for value in inputs:
+        if value.name in feeds and value.dtype in LOW_DTYPES:
+            feeds[value.name] = np.asarray(feeds[value.name]).astype(value.dtype.numpy())
+    shapes, _ = survey(emulate(subject.low), feeds)
+    return shapes
 
 
 def _felt(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -21,12 +22,16 @@ from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.program.program import Program
 
-__all__ = ["Pairs", "pair"]
+__all__ = ["Pairs", "Shapes", "pair"]
 
 _SAMPLE = 64  # numbers of a constant by which two that fit are told apart
 _SUMS = {"SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}  # outputs of ONNX Runtime's operators
 _MEANT = 0.8  # share of equal names that stand for equal operators, from which names mean anything
 _CASTS = frozenset({"Cast", "CastLike", "Identity"})
+
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""The name of a result -> its shape."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +45,21 @@ class Pairs:
 
     low: Mapping[ir.Value, ir.Value]
     unmatched: tuple[ir.Node, ...]
+
+    def of_shapes(self, shapes: Shapes, low_shapes: Shapes) -> Pairs:
+        """Return those pairs whose results have one shape, as far as that is known.
+
+        Args:
+            shapes: result of the float32 program -> its shape.
+            low_shapes: the same for the low program.
+        """
+        low = {}
+        for its, mine in self.low.items():
+            shape = shapes.get(str(its.name))
+            if shape is None or low_shapes.get(str(mine.name), shape) == shape:
+                low[its] = mine
+        left_out = dict.fromkeys(its.producer() for its in self.low if its not in low)
+        return Pairs(low, (*self.unmatched, *(node for node in left_out if node is not None)))
 
 
 def pair(reference: Program, low: Program) -> Pairs:
