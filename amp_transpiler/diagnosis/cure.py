@@ -75,7 +75,11 @@ def _unpaired_before(findings: Findings, value: ir.Value) -> list[str]:
 
 
 def find_cure(
-    conversions: Conversions, units: Sequence[tuple[str, ...]], progress: Callable[[int], None] | None = None
+    conversions: Conversions,
+    units: Sequence[tuple[str, ...]],
+    progress: Callable[[int], None] | None = None,
+    *,
+    confirm: bool = False,
 ) -> CuredBy | None:
     """Find the fewest nodes that bring a conversion within its limits if they stay float32.
 
@@ -87,6 +91,7 @@ def find_cure(
         conversions: the program, how it is converted, and its limits.
         units: sets of nodes, the likeliest first.
         progress: called with the number of runs.
+        confirm: hold each set by all that a conversion is checked by, so that it can be written.
 
     Returns:
         None if no set holds.
@@ -94,7 +99,7 @@ def find_cure(
     Raises:
         CannotCompare: an emulated conversion does not run.
     """
-    search = _Search(conversions, progress)
+    search = _Search(conversions, progress, confirm=confirm)
     singles = [(), *units[:_SINGLE]]
     start = next((nodes for nodes in singles if search.holds(nodes)), None)
     if start is None:
@@ -106,8 +111,8 @@ def find_cure(
 
 
 class _Search:
-    def __init__(self, conversions: Conversions, progress: Callable[[int], None] | None) -> None:
-        self._conversions, self._progress = conversions, progress
+    def __init__(self, conversions: Conversions, progress: Callable[[int], None] | None, *, confirm: bool) -> None:
+        self._conversions, self._progress, self._confirm = conversions, progress, confirm
         self._known: dict[frozenset[str], Measured] = {}
 
     @property
@@ -118,10 +123,13 @@ class _Search:
         """Return the conversion with some nodes in float32, compared."""
         key = frozenset(nodes)
         if key not in self._known:
-            self._known[key] = self._conversions.measured(_forced(self._conversions.policy, key))
+            self._known[key] = self._measured(_forced(self._conversions.policy, key))
             if self._progress is not None:
                 self._progress(self.runs)
         return self._known[key]
+
+    def _measured(self, policy: Policy) -> Measured:
+        return self._conversions.measured(policy, confirm=True) if self._confirm else self._conversions.measured(policy)
 
     def holds(self, nodes: Iterable[str]) -> bool:
         return self.measured(nodes).excess <= 1.0

@@ -24,7 +24,7 @@ from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
 from amp_transpiler.diagnosis.suspects import Findings, rows_of
 from amp_transpiler.diagnosis.wrong_kernels import wrong_kernels
-from amp_transpiler.errors import InputError, ModelError
+from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.types import propagate_types
@@ -45,6 +45,7 @@ from amp_transpiler.verification.fixed_sample import Surveys, survey
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.judge import Judged
 from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
+from amp_transpiler.verification.verify import samples_beside_first, signal_gains
 
 __all__ = ["debug"]
 
@@ -87,14 +88,15 @@ def debug(  # noqa: PLR0913  options of a public function, all but two by keywor
         tolerance: The largest error of an output that is no fault, as `transpile` takes it. Default: that of level
             auto, 0.02 in float16 and 0.05 in bfloat16.
         cure: Find the fewest nodes that mend the model if they stay float32; each set is proven by a run.
-        fix: Write the mended model here, and the recipe of its conversion beside it (`.recipe.toml`).
+        fix: Write the mended model here, and the recipe of its conversion beside it (`.recipe.toml`). The cure then
+            holds by all that `transpile` checks (samples at other levels, the noise of the device), for which it may
+            take more nodes. A note says so if `transpile` refuses it all the same.
 
     Returns:
         The diagnosis.
 
     Raises:
         InputError: a model, an option or an input is wrong, or the models cannot be run.
-        CheckFailed: the mended model is refused; nothing is written.
 
     Example::
 
@@ -150,7 +152,8 @@ def _diagnosed(
     fix: str | os.PathLike[str] | None,
     model: Source,
 ) -> Diagnosis:
-    reference = make_reference(subject.source, subject.prepared, inputs)
+    further = samples_beside_first(subject.prepared) if inputs is None else 0
+    reference = make_reference(subject.source, subject.prepared, inputs, further=further)
     conversions = _conversions(subject, reference)
     judged, is_of_device = _judged(conversions, subject)
     is_wrong = judged.excess > 1.0
@@ -164,9 +167,9 @@ def _diagnosed(
     suspects = _ranked(kernels, by_rounding, is_shown_by_rounding=is_wrong and not is_of_device)
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
     notes: list[str] = []
-    mended = _cured(conversions, findings, suspects, notes) if is_wrong and cure else None
+    mended = _cured(conversions, findings, suspects, notes, confirm=fix is not None) if is_wrong and cure else None
     if mended is not None and fix is not None:
-        mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix))
+        mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix, notes))
     by_node = _worst_rows(rows)
     path = () if guilty is None else _path(subject, branchless, by_node, guilty, allowed)
     return Diagnosis(
@@ -209,9 +212,18 @@ def _path(
 
 
 def _conversions(subject: Subject, reference: Reference) -> Conversions:
-    arithmetic = judging_arithmetic(subject.prepared, subject.policy)
-    phase = Clock(None).phase
-    return Conversions(subject.prepared, subject.policy, subject.ranges, reference, None, phase, arithmetic)
+    """Return the conversions that may mend it, judged as `transpile` judges, so that what holds can be written."""
+    prepared, policy = subject.prepared, subject.policy
+    return Conversions(
+        prepared,
+        policy,
+        subject.ranges,
+        reference,
+        None,
+        Clock(None).phase,
+        judging_arithmetic(prepared, policy),
+        signal_gains(prepared, policy, reference),
+    )
 
 
 def _judged(conversions: Conversions, subject: Subject) -> tuple[Judged, bool]:
@@ -224,9 +236,11 @@ def _judged(conversions: Conversions, subject: Subject) -> tuple[Judged, bool]:
     return (on_device, True) if on_device.excess > 1.0 else (plain, False)
 
 
-def _cured(conversions: Conversions, findings: Findings, suspects: Sequence[Suspect], notes: list[str]) -> Cure | None:
+def _cured(
+    conversions: Conversions, findings: Findings, suspects: Sequence[Suspect], notes: list[str], *, confirm: bool
+) -> Cure | None:
     """Return the fewest nodes that mend a conversion; a note where there are none."""
-    cure = find_cure(conversions, units_of(findings, suspects))
+    cure = find_cure(conversions, units_of(findings, suspects), confirm=confirm)
     if cure is None:
         notes.append("not even the whole model in float32 keeps the limits")
         return None
@@ -319,10 +333,19 @@ def _fixed(
     inputs: Inputs | None,
     cure: Cure,
     path: str | os.PathLike[str],
-) -> str:
-    """Write the model converted with the cure's nodes in float32, and the recipe of that; return the path."""
+    notes: list[str],
+) -> str | None:
+    """Write the model converted with the cure's nodes in float32, and the recipe of that.
+
+    Returns:
+        The path; None, with a note, if the conversion is refused: the diagnosis is worth having all the same.
+    """
     patterns = [f"^{re.escape(name)}$" for name in cure.nodes]
     changed = {**options.changed(), "disable_amp": patterns, "inputs": inputs}
-    report = transpile(model, path, **changed)
+    try:
+        report = transpile(model, path, **changed)
+    except CheckFailed as refusal:
+        notes.append(f"the mended model was not written: {refusal}")
+        return None
     report.save_recipe(pathlib.Path(path).with_suffix(".recipe.toml"))
     return os.fspath(path)

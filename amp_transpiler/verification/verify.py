@@ -46,7 +46,17 @@ from amp_transpiler.verification.verdict import failing_outputs, judge, never_me
 if TYPE_CHECKING:
     from amp_transpiler.verification.conversion_cache import Answer, Question
 
-__all__ = ["Basis", "Compared", "Programs", "Questions", "check_source", "convert_and_compare", "loads"]
+__all__ = [
+    "Basis",
+    "Compared",
+    "Programs",
+    "Questions",
+    "check_source",
+    "convert_and_compare",
+    "loads",
+    "samples_beside_first",
+    "signal_gains",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +224,7 @@ def convert_and_compare(
             asked.metric,
             phase,
             judging_arithmetic(prepared, policy),
-            _gains(prepared, policy, asked, reference),
+            None if asked.metric is not None else signal_gains(prepared, policy, reference),
             DefaultSession(source) if policy.search_runs and policy.low is not FLOAT32 else None,
             unfused=unfused,
         )
@@ -352,7 +362,7 @@ def _reference(
     """Return what to compare with: what is known already, or the outputs of a run."""
     if reference is None:
         stand_in = _stand_in(source, prepared, policy)
-        further = _further_samples(prepared) if asked.limited and asked.inputs is None else 0
+        further = samples_beside_first(prepared) if asked.limited and asked.inputs is None else 0
         reference = make_reference(source, stand_in, asked.inputs, prepared.step, further=further)
     return dataclasses.replace(reference, name="the source") if prepared.widened else reference
 
@@ -368,16 +378,17 @@ def _unseen(best: Measured, conversions: Conversions, notes: list[str]) -> tuple
         return ()
 
 
-def _gains(prepared: Program, policy: Policy, asked: Questions, reference: Reference) -> Gains | None:
+def signal_gains(prepared: Program, policy: Policy, reference: Reference) -> Gains | None:
     """Return the user's samples at other levels; None where a result is not to be held against them.
 
-    A metric is the user's word on the samples as they are, and random operators draw other numbers in each run.
+    Random operators draw other numbers in each run. A metric is the user's word on the samples as they are, so nobody
+    asks where there is one.
     """
-    special = asked.metric is not None or prepared.step is not None or policy.low is FLOAT32
+    special = prepared.step is not None or policy.low is FLOAT32
     return None if special or not reference.given or random_upstream(prepared.model) else Gains(reference)
 
 
-def _further_samples(prepared: Program) -> int:
+def samples_beside_first(prepared: Program) -> int:
     """Return how many samples are made up after the first one to hold the user's limits on.
 
     Where the results of a run take long to compute and compare, an error is an average over so many elements that one

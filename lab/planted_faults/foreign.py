@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -26,11 +27,23 @@ _LOW = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 _KEEPS_FLOAT = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that no schema lets be low
 
 
+@contextlib.contextmanager
+def _only_errors(logger: str) -> Iterator[None]:
+    """Let a logger tell nothing but errors in a block: thousands of conversions have the same to say."""
+    told = logging.getLogger(logger)
+    before = told.level
+    told.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        told.setLevel(before)
+
+
 def own(model: onnx.ModelProto, dtype: str, keeps: Sequence[str] = ()) -> onnx.ModelProto:
     """Convert with this package at level O2, unverified; nodes of some names stay float32."""
-    logging.getLogger("amp_transpiler").setLevel(logging.ERROR)
     options: Any = {"dtype": dtype, "disable_amp": [f"^{re.escape(name)}$" for name in keeps]}
-    report = amp.transpile(copy_of(model), None, level="O2", verify=False, **options)
+    with _only_errors("amp_transpiler"):
+        report = amp.transpile(copy_of(model), None, level="O2", verify=False, **options)
     assert report.program is not None
     return to_proto(report.program.model)
 
@@ -48,8 +61,7 @@ def _by_onnx_runtime(model: onnx.ModelProto, _: str) -> onnx.ModelProto:
     from onnxruntime.transformers.float16 import convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    logging.getLogger("onnxruntime.transformers.float16").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with _only_errors("onnxruntime.transformers.float16"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = OnnxModel(convert_float_to_float16(copy_of(model), keep_io_types=True, op_block_list=["Resize"]))
     made.topological_sort()

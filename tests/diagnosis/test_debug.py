@@ -1,5 +1,6 @@
 """`amp.debug`: the guilty node of conversions and of other tools' models, the mended model, and what is refused."""
 
+import importlib
 import importlib.util
 import pathlib
 import warnings
@@ -10,7 +11,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.child_process.child import Child, RuntimeCrash
-from amp_transpiler.errors import InputError, OptionError
+from amp_transpiler.errors import CheckFailed, InputError, OptionError
 from tests.diagnosis.programs import WEIGHTS, converted, model_of, renamed
 from tests.support import array, parse, relative, run, run_emulated
 
@@ -248,3 +249,17 @@ def test_the_branch_that_is_taken_is_diagnosed(dtype, scale):
     branch = "r" if h.max() > 0.5 else "n"
     assert [row.node for row in diagnosis.nodes] == ["a", "m", "g", branch, "b"]
     assert diagnosis.guilty is None
+
+
+def test_a_mended_model_that_is_refused_leaves_the_diagnosis(monkeypatch, tmp_path):
+    module = importlib.import_module("amp_transpiler.diagnosis.debug")
+
+    def refused(*_, **__):
+        raise CheckFailed("output 'y' differs by 3%, allowed are 2%", None)
+
+    monkeypatch.setattr(module, "transpile", refused)
+    diagnosis = debug(OVERFLOWING, fix=tmp_path / "mended.onnx")
+    assert diagnosis.guilty.node == "square"
+    assert diagnosis.cure.nodes
+    assert diagnosis.cure.written is None
+    assert any(note.startswith("the mended model was not written: output 'y'") for note in diagnosis.notes)
