@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.verification.output_error import PartErrors
 from planted_faults.editing import copy_of
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 __all__ = ["Arrays", "activations", "error_between", "low_outputs", "opened", "outputs_of"]
 
@@ -23,6 +25,8 @@ _FATAL = 4  # every error is raised, so that printing it too is noise
 
 def opened(model: onnx.ModelProto, *, optimized: bool = True) -> ort.InferenceSession:
     """Open a model on the CPU, in one thread."""
+    import onnxruntime as ort  # behind the package, which switches telemetry off
+
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
