@@ -47,9 +47,14 @@ def debug(options: DebugOptions) -> int:
     is_wrong = something_is_wrong(diagnosis)
     is_mended = diagnosis.cure is not None and diagnosis.cure.written is not None
     if options.fix is not None and not is_mended:
-        why = "there is no cure" if is_wrong else "there is nothing to mend"
-        printing.message("note", f"{options.fix} is not written: {why}")
+        printing.message("note", f"{options.fix} is not written: {_why_not_written(diagnosis, is_wrong=is_wrong)}")
     return CHECK_FAILED if is_wrong and not is_mended else OK
+
+
+def _why_not_written(diagnosis: Diagnosis, *, is_wrong: bool) -> str:
+    if not is_wrong:
+        return "there is nothing to mend"
+    return "there is no cure" if diagnosis.cure is None else "the checks of a conversion refuse it"
 
 
 def recipe_beside(fix: str) -> pathlib.Path:

@@ -123,18 +123,25 @@ def _growth(maxima: Sequence[float], most: float) -> float:
     return float((finite[-1] / finite[0]) ** (1 / (len(finite) - 1)))
 
 
+def _of_largest_scale(by_scale: Mapping[float | None, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return each gradient at the largest scale at which it is finite, which loses least; none for a single scale."""
+    if len(by_scale) < 2:
+        return {}
+    return {
+        name: array
+        for gradients in by_scale.values()  # in the order of the scales: the last one stays
+        for name, array in gradients.items()
+        if np.isfinite(array.astype(np.float32)).all()
+    }
+
+
 def gradient_rows(low: Side, wide: Side | None, feed: Feed, scales: Sequence[float | None]) -> Iterator[GradientRow]:
     """Yield a row for each loss scale, in their order, and parameter: gradients of the first step."""
     by_scale = {scale: low.gradients_at(feed, scale) for scale in sorted(set(scales), key=lambda scale: scale or 0.0)}
-    exact = None if wide is None else wide.gradients_at(feed, None)
+    exact = _of_largest_scale(by_scale) if wide is None else wide.gradients_at(feed, None)
     for scale, gradients in by_scale.items():
         for name, array in gradients.items():
-            finite = [
-                arrays[name] for arrays in by_scale.values() if np.isfinite(arrays[name].astype(np.float32)).all()
-            ]
-            best = (
-                finite[-1] if exact is None and len(by_scale) > 1 and finite else None if exact is None else exact[name]
-            )
+            best = exact.get(name)
             place, wide_array = low.parameters[name], array.astype(np.float32)
             zeros = wide_array == 0
             yield GradientRow(

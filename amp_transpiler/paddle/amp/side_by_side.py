@@ -132,7 +132,9 @@ def relative_error(array: np.ndarray, exact: np.ndarray) -> float:
     if low.shape != wide.shape or not np.array_equal(np.isfinite(low), finite):
         return float("inf")
     difference, norm = np.linalg.norm(low[finite] - wide[finite]), np.linalg.norm(wide[finite])
-    return float(difference / norm) if norm else (float("inf") if difference else 0.0)
+    if norm:
+        return float(difference / norm)
+    return float("inf") if difference else 0.0
 
 
 # ---- the graph ----
