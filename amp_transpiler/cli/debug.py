@@ -9,12 +9,11 @@ from amp_transpiler.cli import printing
 from amp_transpiler.cli.debug_options import DebugOptions
 from amp_transpiler.cli.exit_status import CHECK_FAILED, OK
 from amp_transpiler.cli.log import logging_to_stderr
-from amp_transpiler.cli.places import STREAM, check_reports
+from amp_transpiler.cli.places import check_reports
+from amp_transpiler.cli.record_forms import show
 from amp_transpiler.errors import OutputError
-from amp_transpiler.files.durable import write_file
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.occupied import occupied
-from amp_transpiler.report.as_json import dump, package_versions, plain
 from amp_transpiler.report.diagnosis_page import diagnosis_page
 from amp_transpiler.report.diagnosis_text import diagnosis_text, something_is_wrong
 from amp_transpiler.report.picture import graphs_of
@@ -34,16 +33,13 @@ def debug(options: DebugOptions) -> int:
     with logging_to_stderr(options.verbose):
         _check_places(options)
         diagnosis = _diagnosed(options)
-        if options.json != STREAM:
-            printing.output(diagnosis_text(diagnosis))
-        if options.json is not None:
-            text = dump({**plain(diagnosis), "versions": package_versions()})
-            if options.json == STREAM:
-                printing.output(text.rstrip())
-            else:
-                _write(text, options.json)
-        if options.report is not None:
-            _write(diagnosis_page(diagnosis, graphs_of(load(options.float32))), options.report)
+        show(
+            diagnosis,
+            diagnosis_text(diagnosis),
+            lambda: diagnosis_page(diagnosis, graphs_of(load(options.float32))),
+            json=options.json,
+            report=options.report,
+        )
     is_wrong = something_is_wrong(diagnosis)
     is_mended = diagnosis.cure is not None and diagnosis.cure.written is not None
     if options.fix is not None and not is_mended:
@@ -105,7 +101,3 @@ def _places_of(fix: str) -> list[pathlib.Path]:
         if place.is_dir() or not place.resolve().parent.is_dir():
             raise OutputError(f"--fix {fix}: {place} cannot be written; give a file in a folder that exists")
     return places
-
-
-def _write(text: str, path: str) -> None:
-    write_file(path, text.encode("utf-8", errors="backslashreplace"))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from amp_transpiler.cli import printing
 from amp_transpiler.cli.diff_options import DiffOptions
 from amp_transpiler.cli.exit_status import OK
 from amp_transpiler.cli.log import logging_to_stderr
-from amp_transpiler.cli.places import STREAM, check_reports
-from amp_transpiler.files.durable import write_file
-from amp_transpiler.report.as_json import dump, package_versions, plain
+from amp_transpiler.cli.places import check_reports
+from amp_transpiler.cli.record_forms import show
 from amp_transpiler.report.difference import difference_page, difference_text
 from amp_transpiler.verification.difference import compare_models
 
@@ -31,18 +29,6 @@ def diff(options: DiffOptions) -> int:
             dims=options.dim,
             run=not options.no_run,
         )
-        if options.json != STREAM:
-            printing.output(difference_text(difference))
-        if options.json is not None:
-            text = dump({**plain(difference), "versions": package_versions()})
-            if options.json == STREAM:
-                printing.output(text.rstrip())
-            else:
-                _write(text, options.json)
-        if options.report is not None:
-            _write(difference_page(difference), options.report)
+        text, page = difference_text(difference), lambda: difference_page(difference)
+        show(difference, text, page, json=options.json, report=options.report)
     return OK
-
-
-def _write(text: str, path: str) -> None:
-    write_file(path, text.encode("utf-8", errors="backslashreplace"))

@@ -107,6 +107,7 @@ def test_the_status_says_whether_something_is_wrong(case, models, engine, capsys
 # What the engine says -> the status with `--fix`, and what is said of it.
 MENDED = {
     "written": (dataclasses.replace(OVERFLOW, cure=dataclasses.replace(OVERFLOW.cure, written="out.onnx")), 0, ""),
+    "refused": (OVERFLOW, 1, "out.onnx is not written: the checks of a conversion refuse it"),
     "no cure": (CASES["no cure"][0], 1, "out.onnx is not written: there is no cure"),
     "nothing wrong": (NOTHING, 0, "out.onnx is not written: there is nothing to mend"),
 }
