@@ -182,6 +182,7 @@ TRT_SHAPES = " ".join(
 COMMANDS = {
     "amp-transpile debug encoder.onnx --inputs samples.npz --no-cure --json diagnosis.json": "it ends with status 1",
     "amp-transpile debug encoder.onnx converted.onnx --inputs samples.npz --no-cure": "it ends with status 1",
+    "amp-transpile debug encoder.onnx --inputs samples.npz --no-cure --device-check auto": "it ends with status 1",
     "./scripts/setup test dev": "it makes an environment; a test installs nothing",
     "pip install '.[cpu]'": "a test installs nothing; scripts/fresh_environments.py does",
     "pip install '.[cuda]'": "a test installs nothing; scripts/fresh_environments.py does",

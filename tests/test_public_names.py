@@ -154,6 +154,7 @@ SIGNATURES = {
         "tolerance": None,
         "cure": True,
         "fix": None,
+        "device_check": "no",
     },
     "Session": {"program": inspect.Parameter.empty, "place": None},
     "emulate": {"program": inspect.Parameter.empty},

@@ -17,13 +17,14 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.feeds import ValueInfo
 from amp_transpiler.runtime.openable import AnyProgram, Openable, guarded, openable
 from amp_transpiler.runtime.ort import SessionSettings
-from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.runtime.places import CPUPlace, place_named
 
 __all__ = [
     "RemoteSession",
     "open_as_session",
     "open_by_default",
     "open_file",
+    "open_on_place",
     "open_plain",
     "open_program",
     "open_source",
@@ -318,6 +319,28 @@ def open_by_default(program: Program, place: str, *, converted: bool = False) ->
         opening = openable(program if converted else program.origin, CPUPlace(), emulate=False)
         # Only a setting tells where the weights of a message lie.
         return opening, None if opening.settings.external_folder is None else opening.settings
+
+    session = RemoteSession(form, place)
+    with contextlib.closing(session):
+        yield session
+
+
+@contextlib.contextmanager
+def open_on_place(program: Program, place: str, settings: SessionSettings) -> Iterator[RemoteSession]:
+    """Open a program in a child process as it stands, on any place.
+
+    Args:
+        program: the program.
+        place: where, such as `CUDA:0`.
+        settings: how.
+
+    Raises:
+        RUN_ERRORS: ONNX Runtime refuses the model, or dies of it.
+    """
+
+    def form() -> tuple[Openable, Way]:
+        opening = openable(program, place_named(place), emulate=False)
+        return opening, dataclasses.replace(settings, external_folder=opening.settings.external_folder)
 
     session = RemoteSession(form, place)
     with contextlib.closing(session):

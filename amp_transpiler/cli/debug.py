@@ -71,6 +71,7 @@ def _diagnosed(options: DebugOptions) -> Diagnosis:
         ort=options.ort,
         device=options.device,
         tolerance=options.tolerance,
+        device_check=options.device_check,
         cure=not options.no_cure,
         fix=None if options.fix is None else pathlib.Path(options.fix),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import get_args
 
 from amp_transpiler.cli.parser import Formatter, Parser
 from amp_transpiler.cli.places import STREAM, check_name
@@ -11,6 +12,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.options.reading import tolerance
 from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
 from amp_transpiler.targets import TARGETS
+from amp_transpiler.verification.default_device import DeviceCheck
 
 __all__ = ["DEBUG", "DebugOptions", "debug_parser", "parse_debug"]
 
@@ -54,6 +56,7 @@ class DebugOptions:
     ort: str | None
     device: str
     tolerance: float | str | None
+    device_check: DeviceCheck
     fix: str | None
     no_cure: bool
     report: str | None
@@ -122,6 +125,14 @@ def debug_parser() -> Parser:
         metavar="T|NAME=T,...",
         type=tolerance,
         help="The largest error of an output that is right, as for a conversion.",
+    )
+    add(
+        "--device-check",
+        choices=get_args(DeviceCheck),
+        metavar="auto|yes|no",
+        default="no",
+        help="Run the low model on this host's device, too, as written and as ONNX Runtime fuses it, and name the "
+        "kernels that depart from the emulation. Default: no.",
     )
     add("--fix", metavar="OUT.onnx", help="Write the mended model, and its recipe beside it.")
     add("--no-cure", action="store_true", help="Do not look for the cure, which takes most of the time.")

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.diagnosis.compared_reads import compared_reads
 from amp_transpiler.diagnosis.suspects import Findings, is_far, suspect
-from amp_transpiler.graph.walk import reads_of
 from amp_transpiler.precision.pole_operators import input_at_pole
 from amp_transpiler.report.diagnosis import Fault, NodeDiagnosis, Suspect
 
@@ -149,16 +149,7 @@ class _Blame:
 
     def _read_by(self, value: ir.Value) -> Iterator[ir.Value]:
         """Yield the nearest values with a row that a result is computed from."""
-        node = value.producer()
-        pending = [] if node is None else reads_of(node)
-        seen: set[ir.Value] = set()
-        while pending:
-            read = pending.pop()
-            if read in self._rows:
-                yield read
-            elif read not in seen and (maker := read.producer()) is not None:
-                seen.add(read)
-                pending += reads_of(maker)
+        return compared_reads(value, self._rows)
 
     # ---- finite outputs ----
 

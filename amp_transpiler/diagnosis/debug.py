@@ -17,13 +17,15 @@ from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.blame import suspects_of
 from amp_transpiler.diagnosis.cure import MOST_RUNS, find_cure, units_of
+from amp_transpiler.diagnosis.departures import Compared, compared_results
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import Joined, join
+from amp_transpiler.diagnosis.on_device import run_on_device
 from amp_transpiler.diagnosis.pairs import Pairs, Shapes, pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
 from amp_transpiler.diagnosis.suspects import Findings, rows_of
-from amp_transpiler.diagnosis.wrong_kernels import wrong_kernels
+from amp_transpiler.diagnosis.wrong_kernels import by_effect, measured_kernels, simulated_departures, wrong_kernels
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.dtypes import LOW_DTYPES
@@ -35,11 +37,13 @@ from amp_transpiler.pipeline import transpile
 from amp_transpiler.precision.limits import Tolerance
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.clock import Clock
-from amp_transpiler.report.diagnosis import Cure, Diagnosis, NodeDiagnosis, Suspect
+from amp_transpiler.report.diagnosis import Cure, Diagnosis, NodeDiagnosis, RunsOnDevice, Suspect
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
+from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
+from amp_transpiler.verification.default_device import DeviceCheck, checked_wish, device_to_check
 from amp_transpiler.verification.device_draws import error_of
 from amp_transpiler.verification.fixed_sample import Surveys, survey
 from amp_transpiler.verification.inputs import Inputs
@@ -69,6 +73,7 @@ def debug(  # noqa: PLR0913  options of a public function, all but two by keywor
     tolerance: Tolerance | None = None,
     cure: bool = True,
     fix: str | os.PathLike[str] | None = None,
+    device_check: DeviceCheck = "no",
 ) -> Diagnosis:
     """Find which node is to blame where a low model is wrong.
 
@@ -91,12 +96,15 @@ def debug(  # noqa: PLR0913  options of a public function, all but two by keywor
         fix: Write the mended model here, and the recipe of its conversion beside it (`.recipe.toml`). The cure then
             holds by all that `transpile` checks (samples at other levels, the noise of the device), for which it may
             take more nodes. A note says so if `transpile` refuses it all the same.
+        device_check: Whether the low model also runs on this host's device, node by node and as ONNX Runtime fuses it,
+            beside its emulation: "auto", where a device answers; "yes", an error where none does; "no".
 
     Returns:
         The diagnosis.
 
     Raises:
         InputError: a model, an option or an input is wrong, or the models cannot be run.
+        EnvironmentProblem: `device_check` is "yes", and no device answers.
 
     Example::
 
@@ -108,9 +116,12 @@ def debug(  # noqa: PLR0913  options of a public function, all but two by keywor
     """
     loaded = None if low is None else load(low)
     options = _options(loaded, level, dtype, target, ort, device, tolerance)
+    wish = checked_wish(device_check, verify=True)
     subject = subject_of(model, loaded, options)
     try:
-        return _diagnosed(subject, options, inputs, cure=cure or fix is not None, fix=fix, model=model)
+        return _diagnosed(
+            subject, options, inputs, device_check=wish, cure=cure or fix is not None, fix=fix, model=model
+        )
     except CannotCompare as reason:
         raise InputError(f"{subject.source.source or 'the model'} cannot be diagnosed: {reason}") from reason
     except RUN_ERRORS as error:
@@ -148,6 +159,7 @@ def _diagnosed(
     options: ConversionOptions,
     inputs: Inputs | None,
     *,
+    device_check: DeviceCheck,
     cure: bool,
     fix: str | os.PathLike[str] | None,
     model: Source,
@@ -157,16 +169,17 @@ def _diagnosed(
     conversions = _conversions(subject, reference)
     judged, is_of_device = _judged(conversions, subject)
     is_wrong = judged.excess > 1.0
-    findings, branchless = _findings(subject, reference)
+    runs = _run_side_by_side(subject, reference)
+    findings, branchless = runs.findings, runs.subject
     rows = rows_of(findings)
     limits = subject.policy.limits
     allowed = min((limits.for_output(name) for name in judged.outputs), default=limits.tolerance)
     error = max((error_of(row) for row in judged.outputs.values()), default=0.0)
-    kernels = wrong_kernels(branchless, findings.pairs, error if is_of_device else 0.0)
+    on_device, notes = _on_device(runs, device_check)
+    kernels = _kernels(runs, on_device, conversions.arithmetic if is_of_device else None, error, allowed)
     by_rounding = suspects_of(findings, rows, allowed)
     suspects = _ranked(kernels, by_rounding, is_shown_by_rounding=is_wrong and not is_of_device)
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
-    notes: list[str] = []
     mended = _cured(conversions, findings, suspects, notes, confirm=fix is not None) if is_wrong and cure else None
     if mended is not None and fix is not None:
         mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix, notes))
@@ -189,8 +202,47 @@ def _diagnosed(
         nodes=rows,
         unmatched=tuple(str(node.name) for node in findings.pairs.unmatched),
         cure=mended,
+        on_device=on_device,
         notes=tuple(notes),
     )
+
+
+def _on_device(runs: _SideBySide, wish: DeviceCheck) -> tuple[RunsOnDevice | None, list[str]]:
+    """Run the low program on a device where the user wishes that; return also a note for each run that failed."""
+    device = device_to_check(wish)
+    if device is None:
+        return None, []
+    on_device, notes = run_on_device(runs.subject.low, runs.results(), runs.samples, device)
+    return on_device, list(notes)
+
+
+def _kernels(
+    runs: _SideBySide,
+    on_device: RunsOnDevice | None,
+    arithmetic: DeviceArithmetic | None,
+    error: float,
+    allowed: float,
+) -> tuple[Suspect, ...]:
+    """Return the wrong kernels, the worst first.
+
+    Args:
+        runs: what both programs did.
+        on_device: what a device did; None if the low program did not run on any.
+        arithmetic: that of a device, if only that shows that the low program is wrong.
+        error: the largest error of an output.
+        allowed: the one that is allowed.
+    """
+    subject, findings = runs.subject, runs.findings
+    by_table = wrong_kernels(subject, findings, 0.0 if arithmetic is None else error)
+    measured: tuple[Suspect, ...] = ()
+    if on_device is not None and on_device.forms:
+        by_table = tuple(each for each in by_effect(by_table, findings, on_device.departures) if each.contribution)
+        measured = measured_kernels(on_device, findings, allowed)
+    elif arithmetic is not None and len(by_table) > 1:
+        departed = simulated_departures(subject, arithmetic, runs.results(), runs.samples)
+        by_table = by_effect(by_table, findings, departed)
+    named = {kernel.node for kernel in measured}
+    return (*measured, *(kernel for kernel in by_table if kernel.node not in named))
 
 
 def _ranked(
@@ -250,8 +302,30 @@ def _cured(
     return Cure(nodes=cure.nodes, error=max(errors, default=0.0), excess=cure.measured.excess, runs=cure.runs)
 
 
-def _findings(subject: Subject, reference: Reference) -> tuple[Findings, Subject]:
-    """Run both programs side by side and differentiate the float32 one; return what was measured."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SideBySide:
+    """Both programs, and what their runs beside each other showed.
+
+    Attributes:
+        findings: what was measured.
+        subject: the programs, without branches.
+        shapes: result of the float32 program -> its shape on the first sample.
+        samples: the inputs.
+    """
+
+    findings: Findings
+    subject: Subject
+    shapes: Shapes
+    samples: Sequence[Mapping[str, Any]]
+
+    def results(self) -> dict[str, Compared]:
+        """Return the results of the low program that another run of it can be compared in."""
+        findings = self.findings
+        return compared_results(findings.pairs, findings.measured, self.shapes, findings.low)
+
+
+def _run_side_by_side(subject: Subject, reference: Reference) -> _SideBySide:
+    """Run both programs side by side and differentiate the float32 one."""
     names = [str(value.name) for value in subject.reference.model.graph.inputs]
     samples = reference.feeds(names)
     subject = subject.without_branches(samples[0])
@@ -269,7 +343,8 @@ def _findings(subject: Subject, reference: Reference) -> tuple[Findings, Subject
         joined, measured = _side_by_side(subject, pairs, shapes, samples)
     felt = _felt(subject, samples, measured, surveys)
     values = {str(value.name): value for node in subject.reference.model.graph for value in node.outputs}
-    return Findings(values, pairs, joined.triples, measured, felt, subject.format), subject
+    findings = Findings(values, pairs, joined.triples, measured, felt, subject.format)
+    return _SideBySide(findings, subject, shapes, samples)
 
 
 def _side_by_side(

@@ -47,22 +47,31 @@ class Findings:
     low: LowFormat
 
     def contribution(self, name: str) -> float | None:
-        """Return what the own error of a result's node adds to the worst output, as a fraction of that output.
+        """Return what the own error of a result's node adds to the worst output, as a fraction of that output."""
+        itself = self.measured[name].own
+        return self.added_by(name, math.inf if itself.infinite or not itself.has_shape else itself.square)
+
+    def added_by(self, name: str, square: float) -> float | None:
+        """Return what an error of a result adds to the worst output, as a fraction of that output.
 
         The rounding of the result and what that adds are known, so an error of another size adds in proportion.
+
+        Args:
+            name: the result.
+            square: the square of the error's norm.
         """
-        facts, itself = self.measured[name], self.measured[name].own
-        size = math.inf if itself.infinite or not itself.has_shape else itself.square
+        facts = self.measured[name]
         felt = None if self.felt is None else self.felt.get(name)
-        if not size or felt == 0.0:
+        if not square or felt == 0.0:
             return 0.0
         if felt is None and self.felt is not None and not self._is_felt_directly(name):
             return None
         if felt is not None and math.isinf(facts.rounding) and math.isfinite(felt):
             return math.sqrt(felt)  # what the format cannot hold is not felt, as the numbers of a mask are not
         if felt is None or not facts.rounding or not math.isfinite(facts.rounding) or math.isinf(felt):
-            return math.inf if math.isinf(size) else itself.error  # as if it were an output itself
-        return math.inf if math.isinf(size) else min(1.0, math.sqrt(felt * size / facts.rounding))
+            norm = facts.own.norm  # as if it were an output itself
+            return math.inf if math.isinf(square) or not norm else math.sqrt(square / norm)
+        return math.inf if math.isinf(square) else min(1.0, math.sqrt(felt * square / facts.rounding))
 
     def _is_felt_directly(self, name: str) -> bool:
         """Whether a result is felt without a derivative: an output is, and integers have none."""

@@ -9,12 +9,15 @@ from typing import Literal, TypeAlias
 from amp_transpiler.precision.histogram import NO_NUMBERS, Histogram
 from amp_transpiler.report.comparison import OutputComparison
 
-__all__ = ["Cure", "Diagnosis", "Fault", "NodeDiagnosis", "Suspect"]
+__all__ = ["Cure", "Departure", "Diagnosis", "Fault", "NodeDiagnosis", "RunForm", "RunsOnDevice", "Suspect"]
 
 Fault: TypeAlias = Literal["overflow", "vanishing", "constant", "integers", "kernel", "rounding"]
 """What a node does wrong. `overflow`: numbers become infinite or NaN; `vanishing`: numbers become zero; `constant`: it
 reads a constant that the format does not hold; `integers`: whole numbers or truth values come out as others; `kernel`:
 the device's kernel computes something else; `rounding`: ordinary rounding, of which the outputs feel too much."""
+
+RunForm: TypeAlias = Literal["as written", "fused"]
+"""How a device runs the low model: node by node as the file has them, or as ONNX Runtime fuses them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,48 @@ class Cure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A result that a device computes otherwise than the emulation, from inputs in which they agree.
+
+    Attributes:
+        node: the node's name in the float32 model.
+        op: the operator that ran: in a fused form that of the fused node.
+        value: the name of the result in the float32 model.
+        form: the form in which it departs.
+        error: the norm of the difference from the emulation over the norm of that, over numbers finite in both.
+        allowed: up to which such an error says nothing.
+        infinite: the share of the numbers that are finite in the emulation, and infinite or NaN on the device.
+        finite: the share of all numbers that are infinite or NaN in the emulation, and finite on the device.
+    """
+
+    node: str
+    op: str
+    value: str
+    form: RunForm
+    error: float
+    allowed: float
+    infinite: float = 0.0
+    finite: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunsOnDevice:
+    """The low model on a device, beside its emulation.
+
+    Attributes:
+        device: the name of the device.
+        forms: those in which it ran.
+        compared: how many results were compared.
+        departures: the results that agree no more, in the order of computation; what follows from one is left out.
+    """
+
+    device: str
+    forms: tuple[RunForm, ...]
+    compared: int
+    departures: tuple[Departure, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The diagnosis of a low model.
 
@@ -123,6 +168,7 @@ class Diagnosis:
         nodes: every result that could be compared, in the order of computation.
         unmatched: names of the float32 nodes without a partner in the low model.
         cure: the smallest set of nodes that mends it; None if it was not asked for, or nothing is to be mended.
+        on_device: how the low model ran on a device; None if it did not.
         notes: what the user should know.
     """
 
@@ -142,4 +188,5 @@ class Diagnosis:
     nodes: tuple[NodeDiagnosis, ...]
     unmatched: tuple[str, ...] = ()
     cure: Cure | None = None
+    on_device: RunsOnDevice | None = None
     notes: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from amp_transpiler.report.as_html import heat_names, render
 from amp_transpiler.report.charts import error_chart
 from amp_transpiler.report.diagnosis import Diagnosis, NodeDiagnosis
 from amp_transpiler.report.diagnosis_chart import error_course
+from amp_transpiler.report.diagnosis_device import departures_table, device_words
 from amp_transpiler.report.diagnosis_text import (
     FAULT_WORDS,
     absorbed_words,
@@ -87,6 +88,8 @@ def diagnosis_page(diagnosis: Diagnosis, graphs: Graphs = ()) -> str:
         suspects_title=suspects_title(diagnosis).capitalize(),
         suspects=linked(suspects_table(diagnosis, reasons=True), anchors),
         way=[text for text in (path_words(diagnosis), absorbed_words(diagnosis)) if text],
+        device="" if diagnosis.on_device is None else device_words(diagnosis.on_device),
+        departures=None if diagnosis.on_device is None else linked(departures_table(diagnosis.on_device), anchors),
         cure="" if diagnosis.cure is None else cure_words(diagnosis.cure),
         options=() if diagnosis.cure is None else disable_amp_options(diagnosis.cure),
         notes=[text for text in (unmatched_words(diagnosis, _NAMES), *diagnosis.notes) if text],

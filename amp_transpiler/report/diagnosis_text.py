@@ -13,7 +13,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from amp_transpiler.phrases import counted, first_few
-from amp_transpiler.report.diagnosis import Cure, Diagnosis, Fault, NodeDiagnosis, Suspect
+from amp_transpiler.report.diagnosis import Cure, Diagnosis, Fault, NodeDiagnosis, RunsOnDevice, Suspect
+from amp_transpiler.report.diagnosis_device import departures_table, device_words
 from amp_transpiler.report.page_table import Column, PageTable, table_of
 from amp_transpiler.report.table import outputs_text, outputs_worst_first, printable
 from amp_transpiler.report.text_table import text_table
@@ -46,7 +47,7 @@ FAULT_WORDS: dict[Fault, str] = {
 }
 """What a node does wrong, as a table says it."""
 
-_SUSPECTS, _OUTPUTS, _OPTIONS, _NAMES = 10, 6, 8, 3  # that the terminal shows
+_ROWS, _OUTPUTS, _OPTIONS, _NAMES = 10, 6, 8, 3  # that the terminal shows
 _PATH_ENDS = (3, 2)  # nodes at the beginning and at the end of a long path
 _LONG = 44  # characters of a name in the tables of the terminal: its end tells nodes apart
 
@@ -229,6 +230,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> RenderableType:
         *_outputs(diagnosis),
         *_suspects(diagnosis),
         *_path(diagnosis),
+        *_device(diagnosis.on_device),
         *_cure(diagnosis.cure),
         *_notes(diagnosis),
     ]
@@ -258,12 +260,16 @@ def _outputs(diagnosis: Diagnosis) -> Iterator[RenderableType]:
 
 def _suspects(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     table = suspects_table(diagnosis)
-    if not table.rows:
-        return
-    yield _title(suspects_title(diagnosis))
-    rows = [(dataclasses.replace(name, text=_end_of(name.text)), *rest) for name, *rest in table.rows[:_SUSPECTS]]
-    shown = dataclasses.replace(table, rows=tuple(rows))
-    yield _indented(text_table(shown), *_more(len(table.rows) - len(shown.rows)))
+    if table.rows:
+        yield _title(suspects_title(diagnosis))
+        yield _indented(*_first_rows(table))
+
+
+def _first_rows(table: PageTable) -> Iterator[RenderableType]:
+    """Yield the beginning of a table of nodes, with the ends of their names, and how many rows are left out."""
+    rows = [(dataclasses.replace(name, text=_end_of(name.text)), *rest) for name, *rest in table.rows[:_ROWS]]
+    yield text_table(dataclasses.replace(table, rows=tuple(rows)))
+    yield from _more(len(table.rows) - len(rows))
 
 
 def _path(diagnosis: Diagnosis) -> Iterator[RenderableType]:
@@ -271,6 +277,14 @@ def _path(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     if lines:
         yield _title("the way of the fault")
         yield _indented(*map(_line, lines))
+
+
+def _device(runs: RunsOnDevice | None) -> Iterator[RenderableType]:
+    if runs is None:
+        return
+    table = departures_table(runs)
+    yield _title("on the device")
+    yield _indented(_line(device_words(runs)), *(_first_rows(table) if table.rows else ()))
 
 
 def _cure(cure: Cure | None) -> Iterator[RenderableType]:

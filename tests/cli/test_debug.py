@@ -61,6 +61,7 @@ DEFAULTS = {
     "device": "H100",
     "tolerance": None,
     "cure": True,
+    "device_check": "no",
     "fix": None,
 }
 
@@ -77,6 +78,7 @@ CALLS = {
     "a tolerance": (["--tolerance", "1%"], {"tolerance": 0.01}),
     "tolerances": (["--tolerance", "y=1%"], {"tolerance": "y=1%"}),
     "no cure": (["--no-cure"], {"cure": False}),
+    "a run on the device": (["--device-check", "yes"], {"device_check": "yes"}),
     "a mended model": (["--fix", "out.onnx"], {"fix": pathlib.Path("out.onnx")}),
 }
 

@@ -5,7 +5,7 @@ import math
 
 from amp_transpiler.precision.histogram import Histogram
 from amp_transpiler.report import OutputComparison
-from amp_transpiler.report.diagnosis import Cure, Diagnosis, NodeDiagnosis, Suspect
+from amp_transpiler.report.diagnosis import Cure, Departure, Diagnosis, NodeDiagnosis, RunsOnDevice, Suspect
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n\u202e[bold]"
 LONG = "/model/" + "/".join(f"layers.{number}/self_attn" for number in range(6)) + "/MatMul"
@@ -17,6 +17,10 @@ def output(name="logits", *, relative=0.3, nonfinite=0, dtype="float32"):
 
 def suspect(node, fault, why, *, op="Add", contribution=0.3):
     return Suspect(node=node, op=op, value=f"{node}_out", fault=fault, contribution=contribution, why=why)
+
+
+def departure(node, *, op="Add", form="as written", **facts):
+    return Departure(node=node, op=op, value=f"{node}_out", form=form, **{"error": 0.12, "allowed": 0.003, **facts})
 
 
 def row(node, order, *, op="Add", value=None, precision="float16", **facts):
@@ -114,6 +118,26 @@ CASES = {
         "too large",
     ),
     "no number": (diagnosis("overflow", "too large", error=math.nan, contribution=math.nan, excess=math.nan), "NaN"),
+    "a run on a device": (
+        diagnosis(
+            "kernel",
+            "on NVIDIA H100 its result is 12% off the emulation",
+            on_device=RunsOnDevice(
+                device="NVIDIA H100",
+                forms=("as written", "fused"),
+                compared=40,
+                departures=(departure("/layer3/Add"), departure(LONG, form="fused", infinite=0.25)),
+            ),
+        ),
+        "on NVIDIA H100 its result is 12% off the emulation",
+    ),
+    "a device that agrees": (
+        dataclasses.replace(
+            NOTHING,
+            on_device=RunsOnDevice(device="NVIDIA H100", forms=("as written",), compared=40, departures=()),
+        ),
+        "Nothing is wrong",
+    ),
     "a foreign model": (
         diagnosis("overflow", "too large", low="foreign.onnx", unmatched=("x", "y", "z", "w"), given=False, samples=1),
         "too large",

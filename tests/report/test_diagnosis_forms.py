@@ -373,3 +373,19 @@ def test_rounding_is_no_fault_that_stands_out():
     table = every_node_table(dataclasses.replace(OVERFLOW, nodes=(*OVERFLOW.nodes, row("r", 9, fault="rounding"))))
     column = [head for head, _ in table.heads].index("what is wrong")
     assert [cells[column].kind for cells in table.rows] == ["", "bad-text", "", "", ""]
+
+
+def test_a_device_is_beside_the_emulation_in_every_form():
+    record = CASES["a run on a device"][0]
+    said = "Run as written and fused on NVIDIA H100, 40 results compared with the emulation: 2 kernels depart from it."
+
+    assert said in " ".join(text_of(record).split())
+    assert said in words_of(diagnosis_page(record))
+    assert "25% infinite or NaN" in text_of(record, 200)
+    assert json.loads(dump(plain(record)))["on_device"]["departures"][1]["infinite"] == 0.25
+
+
+def test_a_device_that_agrees_has_no_table():
+    said = text_of(CASES["a device that agrees"][0], 200)
+    assert "compared with the emulation: all agree." in said
+    assert "kernel" not in said
