@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -14,9 +14,10 @@ from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.report.diagnosis import Suspect
 from amp_transpiler.verification.conversions import Conversions, Measured
 
-__all__ = ["MOST_RUNS", "CuredBy", "find_cure", "units_of"]
+__all__ = ["MOST_RUNS", "CureSearch", "CuredBy", "find_cure", "units_of"]
 
 _SINGLE = 8  # suspects that are tried one by one
+_FEW, _FEW_SHARE = 32, 0.25  # suspects that few nodes make up, and the share of all that they are at most
 MOST_RUNS = 80
 """Conversions from which a search takes out no more nodes."""
 
@@ -74,14 +75,24 @@ def _unpaired_before(findings: Findings, value: ir.Value) -> list[str]:
     return [str(node.name) for node in before]
 
 
-def find_cure(
-    conversions: Conversions,
-    units: Sequence[tuple[str, ...]],
-    progress: Callable[[int], None] | None = None,
-    *,
-    confirm: bool = False,
-) -> CuredBy | None:
-    """Find the fewest nodes that bring a conversion within its limits if they stay float32.
+def find_cure(conversions: Conversions, units: Sequence[tuple[str, ...]]) -> CuredBy | None:
+    """Find the fewest nodes that bring a conversion within its limits; see `CureSearch`.
+
+    Args:
+        conversions: the program, how it is converted, and its limits.
+        units: sets of nodes, the likeliest first.
+
+    Returns:
+        None if no set holds.
+
+    Raises:
+        CannotCompare: an emulated conversion does not run.
+    """
+    return CureSearch(conversions, units).find()
+
+
+class CureSearch:
+    """Finds the fewest nodes that bring a conversion within its limits if they stay float32.
 
     1. Nothing, then the likeliest units one by one.
     2. The likeliest units together, twice as many each time, until a set holds.
@@ -90,33 +101,42 @@ def find_cure(
     Args:
         conversions: the program, how it is converted, and its limits.
         units: sets of nodes, the likeliest first.
-        progress: called with the number of runs.
         confirm: hold each set by all that a conversion is checked by, so that it can be written.
-
-    Returns:
-        None if no set holds.
-
-    Raises:
-        CannotCompare: an emulated conversion does not run.
     """
-    search = _Search(conversions, progress, confirm=confirm)
-    singles = [(), *units[:_SINGLE]]
-    start = next((nodes for nodes in singles if search.holds(nodes)), None)
-    if start is None:
-        start = search.growing(units)
-    if start is None:
-        return None
-    nodes = search.shrunk(start)
-    return CuredBy(nodes, search.measured(nodes), search.runs)
 
-
-class _Search:
-    def __init__(self, conversions: Conversions, progress: Callable[[int], None] | None, *, confirm: bool) -> None:
-        self._conversions, self._progress, self._confirm = conversions, progress, confirm
+    def __init__(self, conversions: Conversions, units: Sequence[tuple[str, ...]], *, confirm: bool = False) -> None:
+        self._conversions, self._units, self._confirm = conversions, units, confirm
         self._known: dict[frozenset[str], Measured] = {}
+
+    def find(self) -> CuredBy | None:
+        """Return the fewest nodes; None if no set holds. What an earlier search has run is not run again.
+
+        Raises:
+            CannotCompare: an emulated conversion does not run.
+        """
+        return self._fewest_of(self._units)
+
+    def find_few(self) -> CuredBy | None:
+        """Return the fewest nodes of the likeliest few units; None if these do not hold.
+
+        Raises:
+            CannotCompare: an emulated conversion does not run.
+        """
+        return self._fewest_of(self._units[: min(_FEW, int(_FEW_SHARE * len(self._units)))])
+
+    def _fewest_of(self, units: Sequence[tuple[str, ...]]) -> CuredBy | None:
+        singles = [(), *units[:_SINGLE]]
+        start = next((nodes for nodes in singles if self.holds(nodes)), None)
+        if start is None:
+            start = self._growing(units)
+        if start is None:
+            return None
+        nodes = self._shrunk(start)
+        return CuredBy(nodes, self.measured(nodes), self.runs)
 
     @property
     def runs(self) -> int:
+        """How many conversions were run."""
         return len(self._known)
 
     def measured(self, nodes: Iterable[str]) -> Measured:
@@ -124,17 +144,16 @@ class _Search:
         key = frozenset(nodes)
         if key not in self._known:
             self._known[key] = self._measured(_forced(self._conversions.policy, key))
-            if self._progress is not None:
-                self._progress(self.runs)
         return self._known[key]
 
     def _measured(self, policy: Policy) -> Measured:
         return self._conversions.measured(policy, confirm=True) if self._confirm else self._conversions.measured(policy)
 
     def holds(self, nodes: Iterable[str]) -> bool:
+        """Whether a conversion with some nodes in float32 keeps the limits."""
         return self.measured(nodes).excess <= 1.0
 
-    def growing(self, units: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    def _growing(self, units: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
         """Return the nodes of the first units that hold, twice as many each time."""
         count = 2
         while True:
@@ -145,7 +164,7 @@ class _Search:
                 return None
             count *= 2
 
-    def shrunk(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    def _shrunk(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Take nodes out, in ever smaller groups, as long as the rest holds: a delta debugging."""
         size = max(1, len(nodes) // 2)
         while nodes:

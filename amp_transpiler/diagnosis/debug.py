@@ -16,11 +16,12 @@ import numpy as np
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.blame import suspects_of
-from amp_transpiler.diagnosis.cure import MOST_RUNS, find_cure, units_of
+from amp_transpiler.diagnosis.cure import MOST_RUNS, CuredBy, CureSearch, units_of
 from amp_transpiler.diagnosis.departures import Compared, compared_results
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import Joined, join
 from amp_transpiler.diagnosis.on_device import run_on_device
+from amp_transpiler.diagnosis.other_format import conversions_of, in_other_format
 from amp_transpiler.diagnosis.pairs import Pairs, Shapes, pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
@@ -36,20 +37,19 @@ from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.pipeline import transpile
 from amp_transpiler.precision.limits import Tolerance
 from amp_transpiler.program.program import Program
-from amp_transpiler.report.clock import Clock
 from amp_transpiler.report.diagnosis import Cure, Diagnosis, NodeDiagnosis, RunsOnDevice, Suspect
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
-from amp_transpiler.verification.conversions import Conversions, judging_arithmetic
+from amp_transpiler.verification.conversions import Conversions
 from amp_transpiler.verification.default_device import DeviceCheck, checked_wish, device_to_check
 from amp_transpiler.verification.device_draws import error_of
 from amp_transpiler.verification.fixed_sample import Surveys, survey
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.judge import Judged
 from amp_transpiler.verification.sensitivity import low_forms, measure_sensitivity
-from amp_transpiler.verification.verify import samples_beside_first, signal_gains
+from amp_transpiler.verification.verify import samples_beside_first
 
 __all__ = ["debug"]
 
@@ -166,7 +166,7 @@ def _diagnosed(
 ) -> Diagnosis:
     further = samples_beside_first(subject.prepared) if inputs is None else 0
     reference = make_reference(subject.source, subject.prepared, inputs, further=further)
-    conversions = _conversions(subject, reference)
+    conversions = conversions_of(subject, reference)
     judged, is_of_device = _judged(conversions, subject)
     is_wrong = judged.excess > 1.0
     runs = _run_side_by_side(subject, reference)
@@ -180,7 +180,12 @@ def _diagnosed(
     by_rounding = suspects_of(findings, rows, allowed)
     suspects = _ranked(kernels, by_rounding, is_shown_by_rounding=is_wrong and not is_of_device)
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
-    mended = _cured(conversions, findings, suspects, notes, confirm=fix is not None) if is_wrong and cure else None
+    mended = None
+    if is_wrong and cure:
+        search = CureSearch(conversions, units_of(findings, suspects), confirm=fix is not None)
+        is_rounding = guilty is not None and guilty.fault == "rounding"
+        mended = _cure_of_roundings(search, model, options, reference) if is_rounding else None
+        mended = mended or _cure_of_nodes(search, notes)
     if mended is not None and fix is not None:
         mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix, notes))
     by_node = _worst_rows(rows)
@@ -263,21 +268,6 @@ def _path(
     return tuple(name for name in fault_path(branchless.reference, rows, guilty.node, allowed) if name in written)
 
 
-def _conversions(subject: Subject, reference: Reference) -> Conversions:
-    """Return the conversions that may mend it, judged as `transpile` judges, so that what holds can be written."""
-    prepared, policy = subject.prepared, subject.policy
-    return Conversions(
-        prepared,
-        policy,
-        subject.ranges,
-        reference,
-        None,
-        Clock(None).phase,
-        judging_arithmetic(prepared, policy),
-        signal_gains(prepared, policy, reference),
-    )
-
-
 def _judged(conversions: Conversions, subject: Subject) -> tuple[Judged, bool]:
     """Judge the low program; return also whether only the device's arithmetic shows that it is wrong."""
     limits = subject.policy.limits
@@ -288,18 +278,30 @@ def _judged(conversions: Conversions, subject: Subject) -> tuple[Judged, bool]:
     return (on_device, True) if on_device.excess > 1.0 else (plain, False)
 
 
-def _cured(
-    conversions: Conversions, findings: Findings, suspects: Sequence[Suspect], notes: list[str], *, confirm: bool
+def _cure_of_roundings(
+    search: CureSearch, model: Source, options: ConversionOptions, reference: Reference
 ) -> Cure | None:
+    """Return the other 16-bit format, if that holds and a few nodes in float32 do not; else None."""
+    if search.find_few() is not None or (holding := in_other_format(model, options, reference)) is None:
+        return None
+    other, measured = holding
+    return dataclasses.replace(_cure(CuredBy((), measured, search.runs + 1)), dtype=other)
+
+
+def _cure_of_nodes(search: CureSearch, notes: list[str]) -> Cure | None:
     """Return the fewest nodes that mend a conversion; a note where there are none."""
-    cure = find_cure(conversions, units_of(findings, suspects), confirm=confirm)
+    cure = search.find()
     if cure is None:
         notes.append("not even the whole model in float32 keeps the limits")
         return None
     if cure.runs >= MOST_RUNS:
         notes.append(f"the search for the cure ended after {cure.runs} conversions: fewer nodes may do")
-    errors = [error_of(row) for row in cure.measured.outputs.values()]
-    return Cure(nodes=cure.nodes, error=max(errors, default=0.0), excess=cure.measured.excess, runs=cure.runs)
+    return _cure(cure)
+
+
+def _cure(cured: CuredBy) -> Cure:
+    errors = [error_of(row) for row in cured.measured.outputs.values()]
+    return Cure(nodes=cured.nodes, error=max(errors, default=0.0), excess=cured.measured.excess, runs=cured.runs)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -410,13 +412,15 @@ def _fixed(
     path: str | os.PathLike[str],
     notes: list[str],
 ) -> str | None:
-    """Write the model converted with the cure's nodes in float32, and the recipe of that.
+    """Write the model converted with the cure's nodes in float32, or to its format, and the recipe of that.
 
     Returns:
         The path; None, with a note, if the conversion is refused: the diagnosis is worth having all the same.
     """
     patterns = [f"^{re.escape(name)}$" for name in cure.nodes]
     changed = {**options.changed(), "disable_amp": patterns, "inputs": inputs}
+    if cure.dtype is not None:
+        changed["dtype"] = cure.dtype
     try:
         report = transpile(model, path, **changed)
     except CheckFailed as refusal:

@@ -87,11 +87,12 @@ class Suspect:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cure:
-    """Nodes that mend the low model if they stay float32.
+    """Nodes that mend the low model if they stay float32, or another format that does.
 
     Attributes:
         nodes: their names in the float32 model. Leaving any one of them out fails, unless a note says that the search
             ended early.
+        dtype: the other 16-bit format to convert to, with no node kept float32 for it; None for that of the low model.
         error: the largest error of an output with them in float32.
         excess: the same over what is allowed; at most 1.
         runs: how many conversions were run for it.
@@ -102,6 +103,7 @@ class Cure:
     error: float
     excess: float
     runs: int
+    dtype: str | None = None
     written: str | None = None
 
 

@@ -24,9 +24,9 @@ __all__ = [
     "FAULT_WORDS",
     "answer",
     "circumstances",
+    "cure_options",
     "cure_words",
     "diagnosis_text",
-    "disable_amp_options",
     "error_of",
     "own_error_of",
     "path_words",
@@ -190,7 +190,9 @@ def absorbed_words(diagnosis: Diagnosis) -> str:
 
 def cure_words(cure: Cure) -> str:
     """Return what mends the model, and how that is known."""
-    if cure.nodes:
+    if cure.dtype is not None:
+        text = f"Many roundings add up, and a conversion to {cure.dtype} holds as it is: the"
+    elif cure.nodes:
         nodes = "this node stays" if len(cure.nodes) == 1 else f"these {len(cure.nodes)} nodes stay"
         text = f"If {nodes} float32, the"
     else:  # the low model is of another tool, or for another target
@@ -201,8 +203,10 @@ def cure_words(cure: Cure) -> str:
     return f"{text} Written to {cure.written}." if cure.written is not None else text
 
 
-def disable_amp_options(cure: Cure) -> tuple[str, ...]:
-    """Return the options with which a conversion keeps the cure's nodes float32, for a shell; all are printable."""
+def cure_options(cure: Cure) -> tuple[str, ...]:
+    """Return the options of a conversion with the cure, for a shell; all are printable."""
+    if cure.dtype is not None:
+        return (f"--dtype {cure.dtype}",)
     return tuple(f"--disable-amp {shlex.quote(f'^{_pattern(name)}$')}" for name in cure.nodes)
 
 
@@ -291,7 +295,7 @@ def _cure(cure: Cure | None) -> Iterator[RenderableType]:
     if cure is None:
         return
     yield _title("cure")
-    options = disable_amp_options(cure)
+    options = cure_options(cure)
     yield _indented(
         _line(cure_words(cure)),
         *(_line(option, "green") for option in options[:_OPTIONS]),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies
 
 import amp_transpiler as amp
-from amp_transpiler.diagnosis.cure import find_cure, units_of
+from amp_transpiler.diagnosis.cure import CureSearch, find_cure, units_of
 from amp_transpiler.diagnosis.subject import subject_of
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.precision.reasons import Reason
@@ -77,11 +77,14 @@ def test_where_nothing_holds():
     assert find_cure(Rule(lambda _: False), []) is None
 
 
-def test_every_run_is_told():
-    counts = []
-    cure = find_cure(Rule(lambda nodes: nodes >= {"a", "g"}), [("a",), ("b",), NODES], counts.append)
-    assert set(cure.nodes) == {"a", "g"}
-    assert counts == list(range(1, cure.runs + 1))
+def test_few_units_are_asked_first_and_no_run_is_repeated():
+    many = tuple(f"n{number}" for number in range(500))
+    rule = Rule(lambda nodes: nodes >= {many[3], many[40]})
+    search = CureSearch(rule, [(name,) for name in many])
+
+    assert search.find_few() is None
+    assert set(search.find().nodes) == {many[3], many[40]}
+    assert len(rule.tried) == len(set(rule.tried)) == search.runs
 
 
 def test_hundreds_of_nodes_take_few_runs():

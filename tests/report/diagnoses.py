@@ -117,6 +117,10 @@ CASES = {
         ),
         "too large",
     ),
+    "another format": (
+        diagnosis("rounding", "too much", cure=Cure(nodes=(), error=1e-3, excess=0.5, runs=10, dtype="float16")),
+        "too much",
+    ),
     "no number": (diagnosis("overflow", "too large", error=math.nan, contribution=math.nan, excess=math.nan), "NaN"),
     "a run on a device": (
         diagnosis(

@@ -25,9 +25,9 @@ from amp_transpiler.report.diagnosis_text import (
     FAULT_WORDS,
     answer,
     circumstances,
+    cure_options,
     cure_words,
     diagnosis_text,
-    disable_amp_options,
     path_words,
     something_is_wrong,
     suspects_table,
@@ -188,7 +188,7 @@ def test_the_path_is_cut_in_its_middle(case):
     "name", ["/layer3/Add", HOSTILE, "a.b*(c)[d]{3}|e", "it's", "a\nb", "\x9b\x00\u2028z", "é\U0001f600", " "]
 )
 def test_an_option_of_the_cure_keeps_that_node_and_no_other(name):
-    [option] = disable_amp_options(Cure(nodes=(name,), error=0.0, excess=0.0, runs=1))
+    [option] = cure_options(Cure(nodes=(name,), error=0.0, excess=0.0, runs=1))
     assert option.isprintable()
     flag, pattern = shlex.split(option)
     assert flag == "--disable-amp"
@@ -389,3 +389,11 @@ def test_a_device_that_agrees_has_no_table():
     said = text_of(CASES["a device that agrees"][0], 200)
     assert "compared with the emulation: all agree." in said
     assert "kernel" not in said
+
+
+def test_another_format_is_a_cure():
+    record = CASES["another format"][0]
+    said = "Many roundings add up, and a conversion to float16 holds as it is: the largest error of an output is 0.1%"
+    assert said in " ".join(text_of(record).split())
+    assert "--dtype float16" in text_of(record)
+    assert "--dtype float16" in words_of(diagnosis_page(record))
