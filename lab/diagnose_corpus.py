@@ -153,13 +153,15 @@ def row(answer: Diagnosed) -> list[str]:
         "nothing" if guilty is None else guilty["fault"],
         "" if guilty is None else guilty["why"].replace("|", "\\|"),
         _percent(diagnosis["error"]),
-        "none" if cure is None else _cure(cure["nodes"]),
+        "none" if cure is None else _cure(cure["nodes"], cure["dtype"]),
         "" if cure is None else _percent(cure["error"]),
         f"{answer.seconds:.0f}",
     ]
 
 
-def _cure(nodes: list[str]) -> str:
+def _cure(nodes: list[str], dtype: str | None) -> str:
+    if dtype is not None:
+        return f"{dtype} in its place"
     if not nodes:
         return "a conversion as it is"
     if len(nodes) > 2:
