@@ -95,6 +95,7 @@ def transpile(
     cache: bool = True,
     device_check: DeviceCheck = "auto",
     fuse: str | None = None,
+    pad_weights: bool = False,
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -201,6 +202,10 @@ def transpile(
             `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
             `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`),
             unless the result stays float32 or is better without; else `none`.
+        pad_weights: Give the weight of a matrix product more columns, of zeros, with a Slice behind the product, where
+            that is predicted to save time on `--device`: kernels for tensor cores want 8 numbers, or a multiple, in a
+            row. GPT-2's last product has 50,257 columns. Only for target `cuda`, and no device has confirmed what it
+            saves.
 
     Returns:
         The report, with the converted program.

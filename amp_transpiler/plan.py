@@ -73,6 +73,10 @@ def plan(options: ConversionOptions) -> Plan:
     policy = _after(_AIMS, policy, options)
     if options.optimize:
         check_optimizable(policy)
+    if options.pad_weights and policy.target.name != CUDA.name:
+        raise OptionError(
+            f"pad_weights has no meaning for target {policy.target.name}: only kernels of target cuda have prices"
+        )
     fusions = _fusions(options)
     if fusions is None:
         by_default = _fuses_by_default(options, request, policy)

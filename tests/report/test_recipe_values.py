@@ -21,7 +21,7 @@ NAMES = [5, True, [1], [["x"]], {"x": 1}]
 LIMITS = [True, [1], {"x": [1]}, "a" * 10_000, {"x": True}]
 WRONG = {
     **dict.fromkeys(("level", "dtype", "target", "policy", "preset", "ort", "prefer", "fuse"), WORDS),
-    **dict.fromkeys(("use_promote", "master_weights", "loss_scaling", "optimize"), FLAGS),
+    **dict.fromkeys(("use_promote", "master_weights", "loss_scaling", "optimize", "pad_weights"), FLAGS),
     **dict.fromkeys(("guard", "disable_amp", "include", "mixed_ops"), NAMES),
     **dict.fromkeys(("tolerance", "mismatch"), LIMITS),
     "keep_io_types": [5, 1.5, [1], {"x": 1}, float("nan")],
