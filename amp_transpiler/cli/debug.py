@@ -11,6 +11,7 @@ from amp_transpiler.cli.exit_status import CHECK_FAILED, OK
 from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.places import check_reports
 from amp_transpiler.cli.record_forms import show
+from amp_transpiler.cli.releases import releases
 from amp_transpiler.errors import OutputError
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.occupied import occupied
@@ -32,6 +33,8 @@ def debug(options: DebugOptions) -> int:
     """
     with logging_to_stderr(options.verbose):
         _check_places(options)
+        if options.releases is not None:
+            return releases(options, *options.releases)
         diagnosis = _diagnosed(options)
         show(
             diagnosis,
