@@ -18,11 +18,12 @@ from amp_transpiler.files.occupied import occupied
 from amp_transpiler.report.diagnosis_page import diagnosis_page
 from amp_transpiler.report.diagnosis_text import diagnosis_text, something_is_wrong
 from amp_transpiler.report.picture import graphs_of
+from amp_transpiler.report.recipe import recipe_beside
 
 if TYPE_CHECKING:
     from amp_transpiler.report.diagnosis import Diagnosis
 
-__all__ = ["debug", "recipe_beside"]
+__all__ = ["debug"]
 
 
 def debug(options: DebugOptions) -> int:
@@ -54,11 +55,6 @@ def _why_not_written(diagnosis: Diagnosis, *, is_wrong: bool) -> str:
     if not is_wrong:
         return "there is nothing to mend"
     return "there is no cure" if diagnosis.cure is None else "the checks of a conversion refuse it"
-
-
-def recipe_beside(fix: str) -> pathlib.Path:
-    """Return where the recipe of a mended model goes: `OUT.recipe.toml` for `OUT.onnx`."""
-    return pathlib.Path(fix).with_suffix(".recipe.toml")
 
 
 def _diagnosed(options: DebugOptions) -> Diagnosis:
