@@ -347,6 +347,20 @@ def test_results_are_fetched_in_groups_of_bounded_size(tmp_path, monkeypatch):
     assert max(groups) <= 12  # of 20 kB each in 256 kB
 
 
+@pytest.mark.parametrize(("coarsest", "rounding"), [("float32", False), ("float16", True)])
+def test_what_follows_from_float16_has_its_rounding(tmp_path, coarsest, rounding):
+    model = parse("(float[2,4] x) => (float[2,4] y) { [only] y = Relu (x) }")
+
+    def run_both(file, names):
+        np.savez(tmp_path / "old.npz", **{"0": np.ones(8, np.float32)})
+        np.savez(tmp_path / "new.npz", **{"0": np.full(8, 1.001, np.float32)})
+        return tmp_path / "old.npz", tmp_path / "new.npz"
+
+    (row,) = departures(model, ["y"], tmp_path, run_both, optimized=False, coarsest=coarsest)
+    assert row.rounding is rounding
+    assert row.error == pytest.approx(0.001, rel=1e-3)
+
+
 def test_a_group_that_does_not_run_is_left_out(tmp_path):
     model = parse("(float[2,4] x) => (float[2,4] y) { [only] y = Relu (x) }")
     assert list(departures(model, ["y"], tmp_path, lambda *_: None, optimized=True)) == []

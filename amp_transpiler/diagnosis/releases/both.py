@@ -19,6 +19,7 @@ from amp_transpiler.child_process.interpreter import Interpreter, RunReply
 from amp_transpiler.conversion import plain_copy
 from amp_transpiler.diagnosis.releases.departure import departures
 from amp_transpiler.diagnosis.releases.fusions import fusion_changes, operator_changes, surviving_values
+from amp_transpiler.diagnosis.subject import dtype_of
 from amp_transpiler.errors import InputError
 from amp_transpiler.files.external_data import external_files
 from amp_transpiler.files.saving import save
@@ -170,7 +171,9 @@ class Both:
         self, opened: _Opened, model: onnx.ModelProto, graphs: tuple[onnx.GraphProto, onnx.GraphProto], program: Program
     ) -> Iterator[Departure]:
         """Yield where results part without optimizations, and then with the default ones."""
-        fetchable = _fetchable(model, program)
+        plain = plain_copy(program)
+        fetchable, low = _fetchable(model, plain), dtype_of(plain)
+        coarsest = "float32" if low is None else low.name
         surviving = set(surviving_values(model.graph, *graphs))
         for optimized in (False, True):
             values = [name for name in fetchable if not optimized or name in surviving]
@@ -185,7 +188,7 @@ class Both:
                 )
                 return files if ran else None
 
-            yield from departures(model, values, opened.folder, run_both, optimized=optimized)
+            yield from departures(model, values, opened.folder, run_both, optimized=optimized, coarsest=coarsest)
 
 
 def _gpu(replies: Sequence[RunReply]) -> str:
@@ -201,9 +204,9 @@ def _excess(row: OutputComparison, tolerance: float) -> float:
     return max(row.relative, row.mismatch) / tolerance
 
 
-def _fetchable(model: onnx.ModelProto, program: Program) -> list[str]:
+def _fetchable(model: onnx.ModelProto, plain: Program) -> list[str]:
     """Return the results of the main graph that numpy can hold, in the order of the model."""
-    typed = {str(value.name): value for node in plain_copy(program).model.graph for value in node.outputs}
+    typed = {str(value.name): value for node in plain.model.graph for value in node.outputs}
     names = []
     for name in (name for node in model.graph.node for name in node.output if name):
         value = typed.get(name)

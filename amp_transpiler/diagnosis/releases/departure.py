@@ -27,7 +27,7 @@ None where one of them does not run."""
 
 _FIRST_GROUP, _LARGEST_GROUP = 8, 256  # results that are fetched in one run
 _GROUP_BYTES = 256e6
-_ROUNDING: Mapping[str, float] = {"float16": 2.0**-7, "float32": 2.0**-12, "float64": 2.0**-12}
+_ROUNDING: Mapping[str, float] = {"bfloat16": 2.0**-4, "float16": 2.0**-7, "float32": 2.0**-12, "float64": 2.0**-12}
 """Type -> the difference of a result, over its norm, that the order of sums may make in a deep model; numbers of
 float64 are often made of float32 ones."""
 
@@ -62,14 +62,20 @@ class _Pair:
         norm = float(np.linalg.norm(old))
         return float(np.linalg.norm(new - old)) / norm if norm else float(np.linalg.norm(new))
 
-    @property
-    def is_rounding(self) -> bool:
-        """Whether kernels that round in another order may differ by as much."""
-        return self.error <= _ROUNDING.get(self.old.dtype.name, 0.0)
+    def is_rounding(self, coarsest: str) -> bool:
+        """Whether kernels that round in another order may differ by as much, in a model with floats of this type."""
+        itself = _ROUNDING.get(self.old.dtype.name, 0.0)
+        return self.error <= (max(itself, _ROUNDING[coarsest]) if itself else 0.0)
 
 
 def departures(
-    model: onnx.ModelProto, values: Sequence[str], folder: pathlib.Path, run_both: RunBoth, *, optimized: bool
+    model: onnx.ModelProto,
+    values: Sequence[str],
+    folder: pathlib.Path,
+    run_both: RunBoth,
+    *,
+    optimized: bool,
+    coarsest: str = "float32",
 ) -> Iterator[Departure]:
     """Yield the first result that differs at all, and the first that differs by more than rounding.
 
@@ -79,13 +85,14 @@ def departures(
         folder: where files of the model are written; data files that it names lie there.
         run_both: runs a file.
         optimized: what `Departure.optimized` says.
+        coarsest: the coarsest type of floats in the model: what is computed from such numbers has their rounding.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     differs = False
     for name, pair in _pairs(model, values, folder, run_both):
         if pair.is_same:
             continue
-        is_rounding = pair.is_rounding
+        is_rounding = pair.is_rounding(coarsest)
         if not differs or not is_rounding:
             node = makers[name]
             yield Departure(
