@@ -36,6 +36,7 @@ install_aliases(__name__, {alias: f"{__name__}.{home}" for alias, home in _ALIAS
 if TYPE_CHECKING:
     from amp_transpiler import compat as compat, paddle as paddle
     from amp_transpiler.diagnosis.debug import debug as debug
+    from amp_transpiler.diagnosis.releases.compare import compare_releases as compare_releases
     from amp_transpiler.errors import (
         AmpError as AmpError,
         CheckFailed as CheckFailed,

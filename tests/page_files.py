@@ -183,6 +183,9 @@ COMMANDS = {
     "amp-transpile debug encoder.onnx --inputs samples.npz --no-cure --json diagnosis.json": "it ends with status 1",
     "amp-transpile debug encoder.onnx converted.onnx --inputs samples.npz --no-cure": "it ends with status 1",
     "amp-transpile debug encoder.onnx --inputs samples.npz --no-cure --device-check auto": "it ends with status 1",
+    "amp-transpile debug swift-f0.onnx --ort 1.20 1.31 --python ort-1.20/bin/python": "it needs another release",
+    "ort-1.20/bin/pip install 'onnxruntime==1.20.*' numpy": "a test installs nothing",
+    "python -m venv ort-1.20": "it makes an environment; a test installs nothing",
     "./scripts/setup test dev": "it makes an environment; a test installs nothing",
     "pip install '.[cpu]'": "a test installs nothing; scripts/fresh_environments.py does",
     "pip install '.[cuda]'": "a test installs nothing; scripts/fresh_environments.py does",
@@ -195,6 +198,10 @@ COMMANDS = {
 """Command that is not run -> the reason."""
 
 TEXTS = {
+    (
+        "docs/howto/debug.md",
+        "What changes between ONNX Runtime 1.20",
+    ): "it needs an environment with another release: tests/diagnosis/test_releases.py makes one",
     ("docs/howto/many_models.md", '"resnet.onnx" ='): "a manifest: tests/cli/test_many_models.py reads others",
     ("docs/howto/pre_commit.md", "repos:"): "the hook's configuration: tests/compat/test_hook.py compares it with ours",
     (

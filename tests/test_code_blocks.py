@@ -397,8 +397,8 @@ def with_helpers(script: pathlib.Path) -> str:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("documented", "printed"),
-    [(amp.transpile, "verified: within"), (MixedPrecisionPass, ""), (amp.debug, "")],
-    ids=["transpile", "pass", "debug"],
+    [(amp.transpile, "verified: within"), (MixedPrecisionPass, ""), (amp.debug, ""), (amp.compare_releases, "")],
+    ids=["transpile", "pass", "debug", "releases"],
 )
 def test_the_example_of_a_docstring_runs(documented, printed, capsys):
     usual_files()
@@ -410,7 +410,7 @@ def test_the_example_of_a_docstring_runs(documented, printed, capsys):
 def test_no_other_docstring_has_an_example():
     marks = re.compile(r"^ *(?:Examples?::?|>>> )", re.MULTILINE)
     found = [path.name for path in (ROOT / "amp_transpiler").rglob("*.py") if marks.search(path.read_text("utf-8"))]
-    assert sorted(found) == ["debug.py", "onnx_ir_pass.py", "pipeline.py"]
+    assert sorted(found) == ["compare.py", "debug.py", "onnx_ir_pass.py", "pipeline.py"]
 
 
 def test_the_tables_of_kernels_have_the_form_that_their_page_shows():

@@ -11,17 +11,19 @@ from amp_transpiler.cli.exit_status import CHECK_FAILED, OK
 from amp_transpiler.cli.log import logging_to_stderr
 from amp_transpiler.cli.places import check_reports
 from amp_transpiler.cli.record_forms import show
+from amp_transpiler.cli.releases import releases
 from amp_transpiler.errors import OutputError
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.occupied import occupied
 from amp_transpiler.report.diagnosis_page import diagnosis_page
 from amp_transpiler.report.diagnosis_text import diagnosis_text, something_is_wrong
 from amp_transpiler.report.picture import graphs_of
+from amp_transpiler.report.recipe import recipe_beside
 
 if TYPE_CHECKING:
     from amp_transpiler.report.diagnosis import Diagnosis
 
-__all__ = ["debug", "recipe_beside"]
+__all__ = ["debug"]
 
 
 def debug(options: DebugOptions) -> int:
@@ -32,6 +34,8 @@ def debug(options: DebugOptions) -> int:
     """
     with logging_to_stderr(options.verbose):
         _check_places(options)
+        if options.releases is not None:
+            return releases(options, *options.releases)
         diagnosis = _diagnosed(options)
         show(
             diagnosis,
@@ -51,11 +55,6 @@ def _why_not_written(diagnosis: Diagnosis, *, is_wrong: bool) -> str:
     if not is_wrong:
         return "there is nothing to mend"
     return "there is no cure" if diagnosis.cure is None else "the checks of a conversion refuse it"
-
-
-def recipe_beside(fix: str) -> pathlib.Path:
-    """Return where the recipe of a mended model goes: `OUT.recipe.toml` for `OUT.onnx`."""
-    return pathlib.Path(fix).with_suffix(".recipe.toml")
 
 
 def _diagnosed(options: DebugOptions) -> Diagnosis:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import get_args
 
@@ -22,18 +23,26 @@ _DESCRIPTION = """\
 Find the node that is to blame for infinite numbers, NaN or large errors of a
 16-bit model, the way of its fault to the outputs, and the smallest set of
 nodes that mends it by staying float32. Both models run on the same data;
-16-bit parts are emulated, as in the check of a conversion."""
+16-bit parts are emulated, as in the check of a conversion.
+
+With two releases behind --ort: what changes between these for the models.
+Tables say where nodes run, which known faults they meet, and what a
+conversion decides. With --python the models run in both, and graphs and
+results are compared."""
 
 _STATUS = """\
 exit status:
-  0  nothing is wrong, or the model that --fix asks for was written
-  1  something is wrong: the diagnosis says what
+  0  nothing is wrong, or the model that --fix asks for was written;
+     with two releases: nothing changes but fusions and rounding
+  1  something is wrong, or changes: the diagnosis says what
   2  a model, an option or the place of a result is wrong
   3  an internal error: please report it
 """
 
 _LEVELS = ("auto", "OD", "O1", "O2")
 _DTYPES = ("float16", "bfloat16")
+_RELEASE = re.compile(r"\d+\.\d+(\.\w+)*")
+_BETWEEN = ","  # two releases in one word, as the parser gets them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +52,9 @@ class DebugOptions:
     Attributes:
         low: the 16-bit model; None: the float32 one is converted.
         dtype: None for that of `low`, or float16.
+        ort: one release; None for the installed one, and where there are two.
+        releases: the two that are compared; None for a diagnosis.
+        python: paths of interpreters that hold the releases.
         fix: where the mended model goes; None if it is not to be written.
         json: a path, `-` for stdout, or None.
     """
@@ -54,6 +66,8 @@ class DebugOptions:
     level: LevelName
     target: TargetName
     ort: str | None
+    releases: tuple[str, str] | None
+    python: tuple[str, ...]
     device: str
     tolerance: float | str | None
     device_check: DeviceCheck
@@ -71,7 +85,11 @@ def parse_debug(arguments: Sequence[str]) -> DebugOptions:
         OptionError: an option is unknown or has no meaning.
         SystemExit: after `--help`.
     """
-    options = DebugOptions(**vars(debug_parser().parse_args(list(arguments))))
+    values = vars(debug_parser().parse_args(_with_joined_releases(arguments)))
+    old, _, new = (values["ort"] or "").partition(_BETWEEN)
+    releases = (old, new) if new else None
+    ort = None if releases is not None else values["ort"]
+    options = DebugOptions(**{**values, "ort": ort, "releases": releases, "python": tuple(values["python"] or ())})
     named = {"FLOAT32": options.float32, "LOW": options.low, "--inputs": options.inputs, "--fix": options.fix}
     for name, text in named.items():
         if text is not None:
@@ -80,7 +98,30 @@ def parse_debug(arguments: Sequence[str]) -> DebugOptions:
         raise OptionError("--fix writes the cure, and --no-cure looks for none; drop one of them")
     if options.fix == STREAM:
         raise OptionError(f"--fix {STREAM}: the mended model is not printed; give the name of a file")
+    _check_releases(options)
     return options
+
+
+def _with_joined_releases(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the two releases behind `--ort` as one word; what follows one release is a model."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    for place in range(end - 2):
+        if words[place] == "--ort" and all(map(_RELEASE.fullmatch, words[place + 1 : place + 3])):
+            return [*words[: place + 1], _BETWEEN.join(words[place + 1 : place + 3]), *words[place + 3 :]]
+    return words
+
+
+def _check_releases(options: DebugOptions) -> None:
+    """Raise OptionError for options that need one release, or two."""
+    if options.releases is None:
+        if options.python:
+            raise OptionError("--python names interpreters of two releases: name these, such as --ort 1.24 1.31")
+        return
+    if options.fix is not None or options.no_cure:
+        raise OptionError("--fix and --no-cure are about the cure of a model, and two releases are compared; drop them")
+    if isinstance(options.tolerance, str):
+        raise OptionError("--tolerance is one number where two releases are compared, such as --tolerance 1%")
 
 
 def debug_parser() -> Parser:
@@ -118,7 +159,19 @@ def debug_parser() -> Parser:
         default="cuda",
         help="Whose kernels count. Default: cuda.",
     )
-    add("--ort", metavar="VERSION", help="The ONNX Runtime that is to run it. Default: the installed one.")
+    add(
+        "--ort",
+        metavar="VERSION [NEWER]",
+        help="The ONNX Runtime that is to run it. Default: the installed one. Two releases are compared.",
+    )
+    add(
+        "--python",
+        metavar="PYTHON",
+        nargs="+",
+        action="extend",
+        help="Python interpreters that hold the two releases, in any order, to run the models there; give it behind "
+        "the models. The installed release needs none. Default: nothing runs.",
+    )
     add("--device", metavar="NAME", default="H100", help="The GPU whose arithmetic is emulated. Default: H100.")
     add(
         "--tolerance",

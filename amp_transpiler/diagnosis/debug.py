@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import math
 import os
-import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,6 +37,7 @@ from amp_transpiler.pipeline import transpile
 from amp_transpiler.precision.limits import Tolerance
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.diagnosis import Cure, Diagnosis, NodeDiagnosis, RunsOnDevice, Suspect
+from amp_transpiler.report.recipe import recipe_beside
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
@@ -426,5 +426,5 @@ def _fixed(
     except CheckFailed as refusal:
         notes.append(f"the mended model was not written: {refusal}")
         return None
-    report.save_recipe(pathlib.Path(path).with_suffix(".recipe.toml"))
+    report.save_recipe(recipe_beside(path))
     return os.fspath(path)

@@ -22,7 +22,7 @@ from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.program.program import Program
 
-__all__ = ["Pairs", "Shapes", "pair"]
+__all__ = ["Pairs", "Shapes", "pair", "through_casts"]
 
 _SAMPLE = 64  # numbers of a constant by which two that fit are told apart
 _SUMS = {"SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}  # outputs of ONNX Runtime's operators
@@ -90,7 +90,7 @@ class _Pairing:
         for node in reference:
             for value in dict.fromkeys(node.inputs):
                 if value is not None:
-                    self._readers[_through_casts(value)].append(node)
+                    self._readers[through_casts(value)].append(node)
 
     def run(self) -> Pairs:
         """Pair everything, in the order of the low program."""
@@ -126,7 +126,7 @@ class _Pairing:
             for mine, its in zip(node.inputs, partner.inputs, strict=True):
                 if mine is None or its is None:
                     continue
-                read, should = _through_casts(mine), _through_casts(its)
+                read, should = through_casts(mine), through_casts(its)
                 if read not in makers and read.producer() is not None and self._may_pair(should, read):
                     self._taken[should] = read
                     makers[read] = should
@@ -138,7 +138,7 @@ class _Pairing:
         paired = set(self._taken.values())
         for value in self._low.outputs:
             if value.name in outputs:
-                result, should = _through_casts(value), _through_casts(outputs[value.name])
+                result, should = through_casts(value), through_casts(outputs[value.name])
                 if result not in paired and result.producer() is not None and self._may_pair(should, result):
                     self._taken[should] = result
 
@@ -165,7 +165,7 @@ class _Pairing:
         self._used.add(partner)
         for mine, its in zip(node.outputs, partner.outputs, strict=False):
             if mine.name and its.name and its not in self._taken:
-                self._of_low[mine] = _through_casts(its)
+                self._of_low[mine] = through_casts(its)
                 self._taken[its] = mine
 
     def _take_by_value_names(self, node: ir.Node) -> None:
@@ -179,7 +179,7 @@ class _Pairing:
                 continue
             is_same = producer.op_type == node.op_type and self._reads_no_other(node, producer)
             if is_same or node.op_type not in self._operators:
-                self._of_low[value] = _through_casts(its)
+                self._of_low[value] = through_casts(its)
                 self._taken[its] = value
 
     def _partner(self, node: ir.Node) -> ir.Node | None:
@@ -188,7 +188,7 @@ class _Pairing:
         if named is not None and self._fits(node, reads, named):
             return named
         first = next((value for value in reads if value is not None), None)
-        readers = () if first is None else self._readers[_through_casts(first)]
+        readers = () if first is None else self._readers[through_casts(first)]
         fitting = [other for other in readers if self._fits(node, reads, other)]
         if not fitting:
             return None
@@ -204,7 +204,7 @@ class _Pairing:
         for mine, known, its in zip(node.inputs, reads, other.inputs, strict=True):
             if (mine is None) != (its is None):
                 return False
-            if known is not None and (its is None or _through_casts(its) is not _through_casts(known)):
+            if known is not None and (its is None or through_casts(its) is not through_casts(known)):
                 return False
             if known is None and mine is not None and constant_tensor(its) is None and _constant(mine) is not None:
                 return False
@@ -212,8 +212,8 @@ class _Pairing:
 
     def _reads_no_other(self, node: ir.Node, other: ir.Node) -> bool:
         """Whether another node reads all that a node reads, in whatever order, as far as that is paired."""
-        known = {_through_casts(self._of_low[value]) for value in node.inputs if value in self._of_low}
-        return known <= {_through_casts(value) for value in other.inputs if value is not None}
+        known = {through_casts(self._of_low[value]) for value in node.inputs if value in self._of_low}
+        return known <= {through_casts(value) for value in other.inputs if value is not None}
 
     def _likeness(self, node: ir.Node, other: ir.Node) -> tuple[int, int, int, float]:
         """Say how much two nodes have in common; the larger, the more."""
@@ -252,7 +252,8 @@ def _is_float_cast(node: ir.Node) -> bool:
     return read is not None and read.dtype in FLOAT_DTYPES and result.dtype in FLOAT_DTYPES
 
 
-def _through_casts(value: ir.Value) -> ir.Value:
+def through_casts(value: ir.Value) -> ir.Value:
+    """Return the value that casts between floats, and Identities, make another one of."""
     while (node := value.producer()) is not None and _is_float_cast(node) and node.inputs[0] is not None:
         value = node.inputs[0]
     return value
@@ -272,7 +273,7 @@ def _same_attribute(first: ir.Attr, second: ir.Attr) -> bool:
 
 
 def _constant(value: ir.Value) -> np.ndarray | None:
-    tensor = constant_tensor(_through_casts(value))
+    tensor = constant_tensor(through_casts(value))
     return None if tensor is None else tensor.numpy().reshape(-1)[:_SAMPLE].astype(np.float64)
 
 

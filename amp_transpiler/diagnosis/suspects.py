@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.joined import Triple
-from amp_transpiler.diagnosis.pairs import Pairs
+from amp_transpiler.diagnosis.pairs import Pairs, through_casts
 from amp_transpiler.graph.constness import constant_tensor
 from amp_transpiler.graph.dtypes import FLOAT32, LowFormat, dtype_name
 from amp_transpiler.ops.names import operator_name
@@ -145,18 +145,12 @@ def _wrong_constants(findings: Findings, value: ir.Value) -> list[str]:
         return []
     wrong = []
     for mine, its in zip(node.inputs, partner.inputs, strict=True):
-        first, second = constant_tensor(mine), constant_tensor(_through_casts(its))
+        first, second = constant_tensor(mine), constant_tensor(None if its is None else through_casts(its))
         if first is None or second is None or first.dtype != ir.DataType.FLOAT or first.shape != second.shape:
             continue
         if not _is_rounded(first.numpy(), second.numpy(), findings.low):
             wrong.append(str(mine.name if mine is not None else ""))
     return wrong
-
-
-def _through_casts(value: ir.Value | None) -> ir.Value | None:
-    while value is not None and (node := value.producer()) is not None and node.op_type == "Cast":
-        value = node.inputs[0]
-    return value
 
 
 def _is_rounded(array: np.ndarray, low: np.ndarray, format_: LowFormat) -> bool:

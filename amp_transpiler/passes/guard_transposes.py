@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +18,7 @@ from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["GuardTransposes"]
+__all__ = ["GuardTransposes", "crashing_products"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class GuardTransposes(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        products = [node for node in all_nodes(model) if node.op_type == "MatMul" and is_standard(node)]
+        products = list(_products(model))
         names = functools.cache(lambda: NameAllocator(model))  # collecting the names takes longer than all the rest
         exchanged = sum(_cast_first(node.inputs[side], names) for node in products for side in (0, 1))
         if exchanged:
@@ -49,15 +50,48 @@ class GuardTransposes(Pass[PassResult]):
         return PassResult(model, modified=bool(exchanged + apart), count=exchanged + apart)
 
 
-def _cast_first(operand: ir.Value | None, names: Callable[[], NameAllocator]) -> bool:
-    """Exchange the Cast that makes an operand and the Transpose of the batch before it, if there are these two."""
+def crashing_products(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the float16 products with which ONNX Runtime's CPU provider crashes when a session opens."""
+    for node in _products(model):
+        if node.outputs[0].dtype == ir.DataType.FLOAT16 and any(_moved_batch(node, side) for side in (0, 1)):
+            yield node
+
+
+def _products(model: ir.Model) -> Iterator[ir.Node]:
+    return (node for node in all_nodes(model) if node.op_type == "MatMul" and is_standard(node))
+
+
+class _MovedBatch(NamedTuple):
+    transpose: ir.Node
+    perm: list[int]
+
+
+def _cast_of_moved_batch(operand: ir.Value | None) -> tuple[ir.Node, _MovedBatch] | None:
+    """Return the Cast that makes an operand, and the Transpose of the batch before it; None without these two."""
     cast = None if operand is None else _producer_before_scaling(operand)
     if cast is None or cast.op_type != "Cast" or not is_standard(cast) or cast.inputs[0] is None:
-        return False
+        return None
     transpose = cast.inputs[0].producer()
     perm = _perm(transpose)
-    if transpose is None or not _moves_the_batch(perm):
+    return None if transpose is None or not _moves_the_batch(perm) else (cast, _MovedBatch(transpose, perm))
+
+
+def _moved_batch(node: ir.Node, side: int) -> _MovedBatch | None:
+    """Return the Transpose of the batch that a product reads on a side, beside a matrix of weights; None without it."""
+    operand = node.inputs[side]
+    if operand is None or not _matrix(node.inputs[1 - side]):
+        return None
+    transpose = _producer_before_scaling(operand)
+    perm = _perm(transpose)
+    return None if transpose is None or not _moves_the_batch(perm) else _MovedBatch(transpose, perm)
+
+
+def _cast_first(operand: ir.Value | None, names: Callable[[], NameAllocator]) -> bool:
+    """Exchange the Cast that makes an operand and the Transpose of the batch before it, if there are these two."""
+    both = _cast_of_moved_batch(operand)
+    if both is None:
         return False
+    cast, (transpose, perm) = both
     builder = NodeBuilder(cast, names())
     source, to = transpose.inputs[0], cast.attributes["to"].as_int()
     assert source is not None, "a Transpose has an input"
@@ -85,19 +119,17 @@ def _inserted_cast(value: ir.Value, to: int) -> ir.Value | None:
 
 def _guard(node: ir.Node, side: int, names: Callable[[], NameAllocator]) -> bool:
     """Rewrite a product whose operand on `side` is transposed and whose other one is a matrix of weights."""
+    moved = _moved_batch(node, side)
+    if moved is None:
+        return False
+    transpose, perm = moved
     operand, weights = node.inputs[side], node.inputs[1 - side]
-    matrix = _matrix(weights)
-    if operand is None or not matrix:
-        return False
-    transpose = _producer_before_scaling(operand)
-    perm = _perm(transpose)
-    if transpose is None or not _moves_the_batch(perm):
-        return False
+    assert operand is not None, "it is transposed"
     builder = NodeBuilder(node, names())
     if side == 0 and transpose is operand.producer() and perm[-1] == len(perm) - 1:
         _transpose_last(node, transpose, perm, builder)
     else:
-        shape = np.array([1] * (len(perm) - 2) + matrix, np.int64)
+        shape = np.array([1] * (len(perm) - 2) + _matrix(weights), np.int64)
         same = builder.node("Reshape", [weights, builder.constant(shape)], dtype=ir.DataType.FLOAT16)
         same.shape = ir.Shape(shape.tolist())
         node.replace_input_with(1 - side, same)

@@ -39,7 +39,7 @@ from amp_transpiler.report.as_json import package_versions
 from amp_transpiler.report.precision import kind_of
 from amp_transpiler.report.record import DecisionRow, ReportRecord
 
-__all__ = ["Recipe", "RecordedNode", "as_settings", "digest", "save_recipe"]
+__all__ = ["Recipe", "RecordedNode", "as_settings", "digest", "recipe_beside", "save_recipe"]
 
 FORMAT = 1
 _FIRST_PREFERENCE = "low"  # of a recipe that names none: there was no other when it was made
@@ -234,6 +234,11 @@ class Recipe:
         if said and self.sha256 and sha256 and self.sha256 != sha256:
             said.insert(0, f"the recipe was made from another file ({self.model})")
         return said
+
+
+def recipe_beside(model: str | os.PathLike[str]) -> pathlib.Path:
+    """Return where the recipe of a model that is written goes: `OUT.recipe.toml` for `OUT.onnx`."""
+    return pathlib.Path(model).with_suffix(".recipe.toml")
 
 
 def save_recipe(report: ReportRecord, path: str | os.PathLike[str]) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from amp_transpiler.cli import main
 from amp_transpiler.cli.completion import SHELLS, completion_script
-from amp_transpiler.cli.debug import recipe_beside
 from amp_transpiler.cli.debug_options import debug_parser
 from amp_transpiler.errors import InputError
 from amp_transpiler.report.diagnosis_text import something_is_wrong
+from amp_transpiler.report.recipe import recipe_beside
 from tests.page_files import overflowing_files
 from tests.report.diagnoses import CASES, NOTHING, OVERFLOW
 from tests.support import array, parse

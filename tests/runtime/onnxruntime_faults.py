@@ -1,6 +1,6 @@
 """Faults of ONNX Runtime that this package guards against: what happens, in which releases, what the guard is.
 
-The releases are those that were tried, from 1.20 to 1.31. A test reproduces each fault, so that a release without it
+The releases are those that were tried, from 1.17 to 1.31. A test reproduces each fault, so that a release without it
 shows up as a failing test, and the guard can go.
 """
 
@@ -57,7 +57,7 @@ FAULTS = (
     ),
     Fault(
         name="transposed matrix times vector",
-        releases="1.31",
+        releases="1.17 to 1.31",
         provider="CPU",
         symptom="wrong numbers, without an error, from a MatMul of a Transpose and a vector: MatmulTransposeFusion "
         "writes a FusedMatMul, which multiplies the matrix as it was where the right operand has one dimension",
@@ -66,7 +66,7 @@ FAULTS = (
     ),
     Fault(
         name="sums into one row",
-        releases="1.31",
+        releases="1.17 to 1.31",
         provider="CPU",
         symptom="wrong numbers, without an error, from a ScatterND that adds more than about 200,000 elements with "
         "several threads, where a row occurs more than once, as in the gradient of an embedding: threads that add to "
@@ -105,7 +105,7 @@ FAULTS = (
     ),
     Fault(
         name="statistics written over constants",
-        releases="1.31",
+        releases="1.17 to 1.31",
         provider="CPU",
         symptom="wrong numbers, without an error, from BatchNormalization in training mode whose running statistics "
         "are read by another node and begin as constants: the kernel writes them into the constants, which other "

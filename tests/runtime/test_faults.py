@@ -70,7 +70,6 @@ def test_a_transposed_batch_crashes(saved, nodes, shape, weights):
 
 
 @CRASH
-@pytest.mark.skipif(RELEASE < (1, 31), reason="tried on 1.31 alone")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="threads do not meet on one processor")
 def test_threads_that_add_to_one_row_lose_sums():
     model = parse(

@@ -127,7 +127,10 @@ def _cells(row: Row, loss_scale: float) -> Iterator[_Cell]:
     yield from _numbers(second)
     for count in ("num_inf", "num_nan"):
         number = None if second is None else getattr(second, count)
-        yield ("--", None) if number is None else (number, "bad" if number else None)
+        if number is None:
+            yield "--", None
+        else:
+            yield number, "bad" if number else None
     for field in ("max", "min", "mean"):
         yield _ratio(first, second, field, loss_scale)
 
