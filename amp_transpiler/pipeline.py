@@ -33,6 +33,7 @@ from amp_transpiler.systems.option_names import (
 )
 from amp_transpiler.systems.program_names import IoTypes
 from amp_transpiler.verification.default_device import DeviceCheck
+from amp_transpiler.verification.engine_check import BuildWish
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.user_metric import MetricFunction
 
@@ -95,6 +96,7 @@ def transpile(
     cache: bool = True,
     device_check: DeviceCheck = "auto",
     fuse: str | None = None,
+    build: BuildWish = "auto",
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -110,7 +112,8 @@ def transpile(
             may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all 16-bit
             floats inside the model become float32; inputs and outputs follow with `keep_io_types=False`.
         target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
-            `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table).
+            `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table);
+            `tensorrt-rtx`: TensorRT for RTX, likewise.
         keep_io_types: Which inputs and outputs of the graph keep their types: all (True), none (False), or those named
             or matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.
         amp_lists: Your own white and black operators and black variables, names or patterns of whole names; None for
@@ -201,6 +204,10 @@ def transpile(
             `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
             `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`),
             unless the result stays float32 or is better without; else `none`.
+        build: Target `tensorrt` and `tensorrt-rtx`: whether TensorRT-RTX's own parser and builder try the written file,
+            on the CPU, before it is put in its place. A file that it refuses is an error that names node and reason,
+            unless the source is refused, too. `auto` (default): where TensorRT-RTX's builder is installed (extra
+            `tensorrt`) and the result is verified; `yes`: always; an error without the builder; `no`: never.
 
     Returns:
         The report, with the converted program.

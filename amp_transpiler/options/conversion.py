@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from amp_transpiler.report.recipe import Recipe
     from amp_transpiler.systems.program_names import IoTypes
     from amp_transpiler.verification.default_device import DeviceCheck
+    from amp_transpiler.verification.engine_check import BuildWish
     from amp_transpiler.verification.inputs import Inputs
     from amp_transpiler.verification.user_metric import MetricFunction
 
@@ -522,6 +523,22 @@ class ConversionOptions:
         text="Whether the written file is run on a device: as `amp.Session` opens it and as ONNX Runtime does by "
         "default, three times each on different samples. The verdict is then what the device measured, with the "
         "emulation beside it.",
+        held_as=("word",),
+        in_recipes=False,
+    )
+    build: BuildWish = option(
+        "auto",
+        group="check",
+        flags=("--build",),
+        metavar="WISH",
+        values={
+            "auto": "where TensorRT-RTX's builder is installed (extra `tensorrt`) and the result is verified",
+            "yes": "always; an error without the builder",
+            "no": "never",
+        },
+        text="Target `tensorrt` and `tensorrt-rtx`: whether TensorRT-RTX's own parser and builder try the written "
+        "file, on the CPU, before it is put in its place. A file that it refuses is an error that names node and "
+        "reason, unless the source is refused, too.",
         held_as=("word",),
         in_recipes=False,
     )
