@@ -409,8 +409,9 @@ class ConversionOptions:
         "One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do "
         "nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`, "
         "`contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also "
-        "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), unless "
-        "the result stays float32 or is better without; else `none`.",
+        "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for "
+        "targets `tensorrt` and `tensorrt-rtx` `standard`, unless the result stays float32 or is better without; else "
+        "`none`.",
         check=_checked_fusions,
         held_as=("word",),
     )

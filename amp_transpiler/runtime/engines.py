@@ -20,7 +20,8 @@ Span: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 _MODULE = "tensorrt_rtx_bindings"  # that of the wheel; the package `tensorrt_rtx` hands it on
 _FLOATS = {"HALF": "float16", "BF16": "bfloat16", "FLOAT": "float32", "FP8": "float8"}
 _NO_PLUGIN = "Plugin not found"  # what the parser says of an operator that it does not know
-_LONGEST = 600  # characters of a reason
+_OF_NODE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")  # metadata that the parser gives to layers
+_LONGEST = 400  # characters of a reason
 
 
 def is_float(precision: str) -> bool:
@@ -194,9 +195,13 @@ def _precisions(network: Any) -> dict[str, int]:
 
 
 def _mentioned(network: Any, reason: str) -> str:
-    """Return the name of the layer that a message is about: the longest one in it; layers have the names of nodes."""
-    names = (network.get_layer(index).name for index in range(network.num_layers))
-    return max((name for name in names if name and name in reason), key=len, default="")
+    """Return the node that a message is about: that of the layer with the longest name in it."""
+    layers = (network.get_layer(index) for index in range(network.num_layers))
+    layer = max((layer for layer in layers if layer.name in reason), key=lambda layer: len(layer.name), default=None)
+    if layer is None:
+        return ""
+    node = _OF_NODE.search(layer.metadata or "")
+    return node[1] if node else str(layer.name)
 
 
 def _logger(trt: Any, say: Callable[[str], None]) -> Any:

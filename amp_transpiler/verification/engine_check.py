@@ -22,7 +22,15 @@ from amp_transpiler.runtime.engines import EngineBuild, Profile, Span, has_build
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.inputs import Inputs, given_inputs
 
-__all__ = ["BuildWish", "check_build_wish", "check_engine", "profile_of", "samples_for", "wants_engine"]
+__all__ = [
+    "BuildWish",
+    "check_build_wish",
+    "check_engine",
+    "guessed_profile",
+    "profile_of",
+    "samples_for",
+    "wants_engine",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +101,7 @@ def check_engine(
         if problem:
             return _unknown(problem, wish)
         builder = _built
-    profile = profile_of(samples) if samples else _guessed(source, dims)
+    profile = profile_of(samples) if samples else guessed_profile(source, dims)
     try:
         engine = builder(path, profile)
     except RuntimeCrash as crash:
@@ -186,7 +194,7 @@ def _span(rows: Sequence[tuple[int, ...]]) -> Span:
     return tuple(map(min, zip(*rows, strict=True))), rows[0], tuple(map(max, zip(*rows, strict=True)))
 
 
-def _guessed(source: Program, dims: Mapping[str, int]) -> Profile:
+def guessed_profile(source: Program, dims: Mapping[str, int]) -> Profile:
     """Return likely sizes of inputs of which there is no sample."""
     try:
         inputs = [ModelInput.of(value) for value in source.model.graph.inputs if not value.is_initializer()]
