@@ -2,6 +2,7 @@
 """Counts which models TensorRT-RTX's builder takes before and after conversion, and how many results are 16 bits.
 
     python lab/bench_tensorrt.py OUT.jsonl FOLDER [--part 0/2] [--levels auto O2] [--formats float16 bfloat16]
+        [--no-verify]
     python lab/bench_tensorrt.py --table OUT.jsonl ...
 
 FOLDER holds models, each with `STEM.inputs.npz` beside it or without. A row a model: the source's build and, where that
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--levels", nargs="+", default=["auto", "O2"])
     parser.add_argument("--formats", nargs="+", default=["float16", "bfloat16"])
+    parser.add_argument("--no-verify", action="store_true", help="convert without runs: no errors, and no search")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if arguments.table:
@@ -56,13 +58,13 @@ def main() -> int:
     ways: list[Way] = [(level, dtype) for level in arguments.levels for dtype in arguments.formats]
     for file in (file for index, file in enumerate(files) if index % parts == part):
         if str(file) not in seen and file.stat().st_size < LARGEST:
-            row = _row(file, ways)
+            row = _row(file, ways, verify=not arguments.no_verify)
             with arguments.out.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(row) + "\n")
     return 0
 
 
-def _row(file: pathlib.Path, ways: list[Way]) -> dict[str, Any]:
+def _row(file: pathlib.Path, ways: list[Way], *, verify: bool) -> dict[str, Any]:
     inputs = next(
         (p for p in (file.with_suffix(".inputs.npz"), file.with_name(file.name + ".inputs.npz")) if p.exists()), None
     )
@@ -82,7 +84,15 @@ def _row(file: pathlib.Path, ways: list[Way]) -> dict[str, Any]:
             way: dict[str, Any] = {}
             try:
                 report = amp.transpile(
-                    file, result, level=level, dtype=dtype, target="tensorrt", inputs=inputs, build="no", cache=False
+                    file,
+                    result,
+                    level=level,
+                    dtype=dtype,
+                    target="tensorrt",
+                    inputs=inputs,
+                    build="no",
+                    cache=False,
+                    verify=verify,
                 )
                 errors = [output.relative for output in report.outputs.values()]
                 way |= {"verdict": report.verdict, "error": max(errors, default=None), "kept": report.kept_float32}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 
 import numpy as np
@@ -18,6 +19,7 @@ from amp_transpiler.verification.engine_check import profile_of
 from tests.support import array, parse
 from tests.tensorrt import needs_builder
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 IMAGE, ROWS, SERIES = "float[1,4,8,8] x", "float[2,6,16] x", "float[6,2,16] x"
 GRU = {"w": array(1, 24, 16, scale=0.1), "r": array(1, 24, 8, scale=0.1), "b": array(1, 48, scale=0.1)}
 LSTM = {"w": array(1, 32, 16, scale=0.1), "r": array(1, 32, 8, scale=0.1), "b": array(1, 64, scale=0.1)}
@@ -76,6 +78,17 @@ def test_what_is_refused_stays_float32(row, dtype, target):
 def test_a_row_says_who_and_why(row):
     assert re.fullmatch(r"TensorRT(-RTX)? [\d.]+", row.builder)
     assert row.says
+
+
+def test_the_page_has_each_row():
+    page = (ROOT / "docs" / "howto" / "tensorrt.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (all|with `sequence_lens`) \| ([^|]+) \|$", page, re.MULTILINE)
+    words = {"": "all", "sequence lengths": "with `sequence_lens`"}
+    formats = [row.formats[0] if len(row.formats) == 1 else "both" for row in refusals()]
+    table = [
+        (row.operator, name, words[row.condition], row.builder) for row, name in zip(refusals(), formats, strict=True)
+    ]
+    assert rows == table
 
 
 def test_other_nodes_of_such_operators_become_low():
