@@ -122,3 +122,70 @@ def test_a_conversion_of_it_is_built(tmp_path, row, dtype):
     options = {"target": "tensorrt", "dtype": dtype, "build": "yes", "inputs": sample, "cache": False}
     report = amp.transpile(model, tmp_path / "out.onnx", **options)
     assert not report.engine.fault
+
+
+# ---- a sequence that was cast ----
+
+RECURRENT = {
+    "GRU": ("GRU <hidden_size = 8> (s, w, r, b)", GRU),
+    "LSTM": ("LSTM <hidden_size = 8> (s, w, r, b)", LSTM),
+    "RNN": ("RNN <hidden_size = 8> (s, w, r, b)", RNN),
+}
+BEFORE = {
+    "straight": ("[made] s = MatMul (x, m)", {"made"}),
+    "transposed": ("[made] t = MatMul (x, m) [moved] s = Transpose <perm = [1, 0, 2]> (t)", {"made", "moved"}),
+    "of two": ("[first] a = MatMul (x, m) [made] s = Tanh (a)", {"made"}),
+    "another recurrent node": (
+        "[made] h = GRU <hidden_size = 16> (x, v, q) [moved] s = Squeeze (h, one)",
+        {"made", "moved"},
+    ),
+}
+
+
+def sequence(kind, before, dtype="float"):
+    """Return a model with a recurrent node behind others, with a sample."""
+    call, weights = RECURRENT[kind]
+    further = {"m": array(16, 16, scale=0.1), "v": array(1, 48, 16, scale=0.1), "q": array(1, 48, 16, scale=0.1)}
+    constants = {**weights, **further, "one": np.array([1], np.int64)}
+    text = f"({dtype}[6,2,16] x) => ({dtype}[] y) {{ {before} [last] y = {call} }}"
+    used = {name: value for name, value in constants.items() if re.search(rf"\b{name}[,)]", text)}
+    return onnx.shape_inference.infer_shapes(parse(text, opset=18, **used)), {"x": array(6, 2, 16)}
+
+
+@pytest.mark.parametrize("level", ["auto", "O2"])
+@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_a_float32_recurrence_reads_stays_float32(name, kind, level):
+    before, high = BEFORE[name]
+    model, _ = sequence(kind, before)
+    options = {"level": level, "disable_amp": "^last$", "verify": False}
+    report = amp.transpile(model, target="tensorrt", **options)
+    precisions = {row.name: row.precision for row in report.decisions}
+    assert {name for name in precisions if precisions[name] == "float32"} == high | {"last"}
+    assert any("reads it" in row.reason for row in report.decisions)
+    other = amp.transpile(model, target="cuda", prefer="low", **options)
+    assert not any("reads it" in row.reason for row in other.decisions)
+
+
+def test_nothing_is_held_where_the_recurrence_is_low():
+    model, _ = sequence("GRU", BEFORE["straight"][0])
+    report = amp.transpile(model, target="tensorrt", verify=False)
+    assert {row.precision for row in report.decisions} <= {"float16", "unchanged"}
+
+
+@needs_builder
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_the_builder_refuses_a_sequence_that_was_cast(tmp_path, kind):
+    model, sample = sequence(kind, "a = Cast <to = 10> (x) s = Cast <to = 1> (a)")
+    onnx.save(model, tmp_path / "cast.onnx")
+    engine = engine_check._built(tmp_path / "cast.onnx", profile_of([sample]))
+    assert "shape inference" in engine.fault, f"{engine.builder} takes it now: drop precision/before_recurrences.py"
+
+
+@needs_builder
+@pytest.mark.parametrize("name", BEFORE)
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_float32_recurrence_is_built(tmp_path, kind, name):
+    model, sample = sequence(kind, BEFORE[name][0])
+    options = {"target": "tensorrt", "disable_amp": "^last$", "level": "O2", "build": "yes", "inputs": sample}
+    assert not amp.transpile(model, tmp_path / "out.onnx", cache=False, **options).engine.fault
