@@ -25,6 +25,7 @@ from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.recipe import Recipe, as_settings
 from amp_transpiler.systems.option_names import (
     DEFAULT_DTYPE,
+    BuildWish,
     DtypeName,
     LevelName,
     PolicyName,
@@ -33,7 +34,6 @@ from amp_transpiler.systems.option_names import (
 )
 from amp_transpiler.systems.program_names import IoTypes
 from amp_transpiler.verification.default_device import DeviceCheck
-from amp_transpiler.verification.engine_check import BuildWish
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.user_metric import MetricFunction
 

@@ -26,7 +26,6 @@ from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.devices import device_for
 from amp_transpiler.verification.default_device import checked_wish
-from amp_transpiler.verification.engine_check import check_build_wish
 from amp_transpiler.verification.transformers import check_optimizable
 from amp_transpiler.verification.user_metric import load_metric
 from amp_transpiler.verification.verify import Questions
@@ -72,7 +71,10 @@ def plan(options: ConversionOptions) -> Plan:
     questions = _questions(options, policy)
     options = options.checked()
     policy = _after(_AIMS, policy, options)
-    check_build_wish(options.build, policy.target)
+    if options.build != "auto":
+        from amp_transpiler.verification.engine_check import check_build_wish  # few calls have a wish
+
+        check_build_wish(options.build, policy.target)
     if options.optimize:
         check_optimizable(policy)
     fusions = _fusions(options)

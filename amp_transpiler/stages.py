@@ -44,7 +44,6 @@ from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.training_passes.aids import add_training_aids
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
-from amp_transpiler.verification.engine_check import check_engine, samples_for, wants_engine
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
 from amp_transpiler.verification.verify import Basis, Compared, Programs, check_source, convert_and_compare
 
@@ -419,8 +418,7 @@ def write_result(job: Job) -> None:
     verbatim_source = _source_to_write(job)
     job.facts.is_source_file = verbatim_source is not None
     basis = _basis_of_file(job)
-    options = job.plan.options
-    builds = wants_engine(options.build, job.policy.target, verify=options.verify)
+    builds = _wants_engine(job)
     with job.clock.phase("write"), _staged(job, verbatim_source, is_checked=basis is not None or builds) as staged:
         if staged is not None and basis is not None:
             job.facts.file_check = check_result(staged, job.program, basis, job.facts, job.clock.phase)
@@ -440,8 +438,17 @@ def _refuse_file(job: Job) -> None:
         raise CheckFailed(f"{source}: {fault}; nothing was written", assemble(job.facts, job.destination))
 
 
+def _wants_engine(job: Job) -> bool:
+    """Whether the target's builder is asked, or a note says that there is none."""
+    options = job.plan.options
+    is_wanted = options.build == "yes" or (options.build == "auto" and options.verify)
+    return job.policy.target.builds_engines and is_wanted
+
+
 def _built(job: Job, staged: Staged, basis: Basis | None) -> FileCheck:
     """Have the target's builder try the file, at the sizes of the samples."""
+    from amp_transpiler.verification.engine_check import check_engine, samples_for  # few targets build engines
+
     options, loaded = job.plan.options, _as_loaded(job)
     with job.clock.phase("build"):
         reference = None if basis is None else basis.reference

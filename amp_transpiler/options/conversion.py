@@ -33,6 +33,7 @@ from amp_transpiler.options.reading import (
 from amp_transpiler.precision.limits import HEADROOM, checked_headroom
 from amp_transpiler.systems.option_names import (
     DEFAULT_DTYPE,
+    BuildWish,
     DtypeName,
     LevelName,
     PolicyName,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from amp_transpiler.report.recipe import Recipe
     from amp_transpiler.systems.program_names import IoTypes
     from amp_transpiler.verification.default_device import DeviceCheck
-    from amp_transpiler.verification.engine_check import BuildWish
     from amp_transpiler.verification.inputs import Inputs
     from amp_transpiler.verification.user_metric import MetricFunction
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
@@ -19,23 +19,19 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.report.facts import FileCheck, Findings
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.runtime.engines import EngineBuild, Profile, Span, has_builder
+from amp_transpiler.systems.option_names import BuildWish
 from amp_transpiler.targets import Target
 from amp_transpiler.verification.inputs import Inputs, given_inputs
 
 __all__ = [
-    "BuildWish",
     "check_build_wish",
     "check_engine",
     "guessed_profile",
     "profile_of",
     "samples_for",
-    "wants_engine",
 ]
 
 logger = logging.getLogger(__name__)
-
-BuildWish: TypeAlias = Literal["auto", "yes", "no"]
-"""Whether TensorRT's builder tries the written file: where it is installed, always, or never."""
 
 Samples: TypeAlias = Sequence[Mapping[str, Any]]
 Builder: TypeAlias = Callable[[pathlib.Path, Profile], EngineBuild]
@@ -68,11 +64,6 @@ def check_build_wish(wish: str, target: Target) -> None:
             f"build is 'yes', but TensorRT-RTX's builder is not installed: {_INSTALL} (Linux or Windows on x86-64), or "
             "leave the option out"
         )
-
-
-def wants_engine(wish: str, target: Target, *, verify: bool) -> bool:
-    """Whether the builder is asked, or a note says that there is none."""
-    return target.builds_engines and (wish == "yes" or (wish == "auto" and verify))
 
 
 def check_engine(
