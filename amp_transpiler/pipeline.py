@@ -25,6 +25,7 @@ from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.recipe import Recipe, as_settings
 from amp_transpiler.systems.option_names import (
     DEFAULT_DTYPE,
+    BuildWish,
     DtypeName,
     LevelName,
     PolicyName,
@@ -95,6 +96,7 @@ def transpile(
     cache: bool = True,
     device_check: DeviceCheck = "auto",
     fuse: str | None = None,
+    build: BuildWish = "auto",
     pad_weights: bool = False,
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
@@ -111,7 +113,8 @@ def transpile(
             may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all 16-bit
             floats inside the model become float32; inputs and outputs follow with `keep_io_types=False`.
         target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
-            `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table).
+            `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table);
+            `tensorrt-rtx`: TensorRT for RTX, likewise.
         keep_io_types: Which inputs and outputs of the graph keep their types: all (True), none (False), or those named
             or matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.
         amp_lists: Your own white and black operators and black variables, names or patterns of whole names; None for
@@ -200,8 +203,13 @@ def transpile(
             One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do
             nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`,
             `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
-            `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`),
-            unless the result stays float32 or is better without; else `none`.
+            `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for
+            targets `tensorrt` and `tensorrt-rtx` `standard`, unless the result stays float32 or is better without; else
+            `none`.
+        build: Target `tensorrt` and `tensorrt-rtx`: whether TensorRT-RTX's own parser and builder try the written file,
+            on the CPU, before it is put in its place. A file that it refuses is an error that names node and reason,
+            unless the source is refused, too. `auto` (default): where TensorRT-RTX's builder is installed (extra
+            `tensorrt`) and the result is verified; `yes`: always; an error without the builder; `no`: never.
         pad_weights: Give the weight of a matrix product more columns, of zeros, with a Slice behind the product, where
             that is predicted to save time on `--device`: kernels for tensor cores want 8 numbers, or a multiple, in a
             row. GPT-2's last product has 50,257 columns. Only for target `cuda`, and no device has confirmed what it

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT32
-from amp_transpiler.ops.fusions import NO_FUSION, default_fusions
+from amp_transpiler.ops.fusions import NO_FUSION, STANDARD_FUSIONS, default_fusions
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import declarations
 from amp_transpiler.precision.limits import with_limits
@@ -71,6 +71,10 @@ def plan(options: ConversionOptions) -> Plan:
     questions = _questions(options, policy)
     options = options.checked()
     policy = _after(_AIMS, policy, options)
+    if options.build != "auto":
+        from amp_transpiler.verification.engine_check import check_build_wish  # few calls have a wish
+
+        check_build_wish(options.build, policy.target)
     if options.optimize:
         check_optimizable(policy)
     if options.pad_weights and policy.target.name != CUDA.name:
@@ -79,9 +83,8 @@ def plan(options: ConversionOptions) -> Plan:
         )
     fusions = _fusions(options)
     if fusions is None:
-        by_default = _fuses_by_default(options, request, policy)
-        chosen = default_fusions(policy.low.name) if by_default else NO_FUSION
-        return Plan(options, request, policy, questions, chosen, by_default)
+        chosen = _default_fusions(options, request, policy)
+        return Plan(options, request, policy, questions, chosen, chosen != NO_FUSION)
     if fusions != NO_FUSION:
         _check_fusions(fusions, options, policy)
     return Plan(options, request, policy, questions, fusions)
@@ -94,10 +97,14 @@ def _fusions(options: ConversionOptions) -> str | None:
     return options.fuse
 
 
-def _fuses_by_default(options: ConversionOptions, request: Request, policy: Policy) -> bool:
-    """Whether a result is fused that nobody asked to be: at the levels that lower all that the target can run."""
+def _default_fusions(options: ConversionOptions, request: Request, policy: Policy) -> str:
+    """Return what is fused unasked: something at the levels that lower all that the target can run."""
     lowers_most = request.level_name in _FUSED_LEVELS and policy.low is not FLOAT32
-    return lowers_most and policy.target.name == CUDA.name and not options.optimize
+    if not lowers_most or options.optimize:
+        return NO_FUSION
+    if policy.target.builds_engines:
+        return STANDARD_FUSIONS
+    return default_fusions(policy.low.name) if policy.target.name == CUDA.name else NO_FUSION
 
 
 def _check_fusions(fusions: str, options: ConversionOptions, policy: Policy) -> None:

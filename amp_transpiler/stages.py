@@ -34,7 +34,7 @@ from amp_transpiler.program.assemble import written_model
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.report.assembly import assemble
-from amp_transpiler.report.facts import Facts, Findings, Optimization
+from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.systems.choice import Request
@@ -443,16 +443,42 @@ def write_result(job: Job) -> None:
     verbatim_source = _source_to_write(job)
     job.facts.is_source_file = verbatim_source is not None
     basis = _basis_of_file(job)
-    with job.clock.phase("write"), _staged(job, verbatim_source, is_checked=basis is not None) as staged:
+    builds = _wants_engine(job)
+    with job.clock.phase("write"), _staged(job, verbatim_source, is_checked=basis is not None or builds) as staged:
         if staged is not None and basis is not None:
             job.facts.file_check = check_result(staged, job.program, basis, job.facts, job.clock.phase)
-            if fault := job.facts.file_check.findings.failure:
-                source = job.facts.task.source
-                raise CheckFailed(f"{source}: {fault}; nothing was written", assemble(job.facts, job.destination))
+            _refuse_file(job)
+        if staged is not None and builds:
+            job.facts.file_check = job.facts.file_check.then(_built(job, staged, basis))
+            _refuse_file(job)
         if staged is not None and job.destination is not None:
             job.facts.written_bytes = staged.file_bytes
             staged.commit()
             job.program.source = job.destination
+
+
+def _refuse_file(job: Job) -> None:
+    if fault := job.facts.file_check.findings.failure:
+        source = job.facts.task.source
+        raise CheckFailed(f"{source}: {fault}; nothing was written", assemble(job.facts, job.destination))
+
+
+def _wants_engine(job: Job) -> bool:
+    """Whether the target's builder is asked, or a note says that there is none."""
+    options = job.plan.options
+    is_wanted = options.build == "yes" or (options.build == "auto" and options.verify)
+    return job.policy.target.builds_engines and is_wanted
+
+
+def _built(job: Job, staged: Staged, basis: Basis | None) -> FileCheck:
+    """Have the target's builder try the file, at the sizes of the samples."""
+    from amp_transpiler.verification.engine_check import check_engine, samples_for  # few targets build engines
+
+    options, loaded = job.plan.options, _as_loaded(job)
+    with job.clock.phase("build"):
+        reference = None if basis is None else basis.reference
+        samples = samples_for(options.inputs, loaded) if reference is None else reference.samples
+        return check_engine(staged.path, loaded, samples, options.build, options.dims or {})
 
 
 def _source_to_write(job: Job) -> Program | None:

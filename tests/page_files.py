@@ -189,6 +189,7 @@ COMMANDS = {
     "./scripts/setup test dev": "it makes an environment; a test installs nothing",
     "pip install '.[cpu]'": "a test installs nothing; scripts/fresh_environments.py does",
     "pip install '.[cuda]'": "a test installs nothing; scripts/fresh_environments.py does",
+    "pip install 'amp-transpiler[cpu,tensorrt]'": "a test installs nothing",
     "pip install .": "a test installs nothing; scripts/fresh_environments.py does",
     "pip install --force-reinstall --no-deps onnxruntime-gpu": "a test installs nothing",
     "olive run --config workflow.json --package-config passes.json": "tests/compat/test_olive.py runs it",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from amp_transpiler.child_process.remote import Way
+    from amp_transpiler.runtime.engines import EngineBuild, Profile
     from amp_transpiler.runtime.places import Place
     from amp_transpiler.runtime.session import Session
 
@@ -214,6 +215,21 @@ class _Sessions:
         )
         large = sum(file.stat().st_size for file in pathlib.Path(source).parent.iterdir()) > _LARGEST
         optimized.save_model_to_file(destination, use_external_data_format=large)
+
+    def engine_builder(self) -> tuple[str, str]:
+        """Return the name of TensorRT's builder, and why it cannot be used; one of them is empty."""
+        from amp_transpiler.runtime.engines import builder_name
+
+        try:
+            return builder_name(), ""
+        except (ImportError, OSError) as error:
+            return "", str(error) or type(error).__name__
+
+    def build_engine(self, path: str, profile: Profile) -> EngineBuild:
+        """Have TensorRT's builder build an engine of a file."""
+        from amp_transpiler.runtime.engines import build_engine
+
+        return build_engine(path, profile)
 
     def die(self, name: str) -> None:
         """End by a signal; for tests."""

@@ -12,6 +12,7 @@ __all__ = [
     "FUSIONS",
     "NEEDS_KEY",
     "NO_FUSION",
+    "STANDARD_FUSIONS",
     "Fusion",
     "FusionKind",
     "checked_fusions",
@@ -24,6 +25,7 @@ __all__ = [
 FusionKind: TypeAlias = Literal["contrib", "standard"]
 
 NO_FUSION = "none"
+STANDARD_FUSIONS = "standard"  # into ONNX's own operators, which other tools than ONNX Runtime have, too
 _CONTRIB = "com.microsoft::"
 _BOTH = ("float16", "bfloat16")
 NEEDS_KEY = "amp_transpiler.needs_onnxruntime"  # metadata of a fused model: operators that only ONNX Runtime has
@@ -173,7 +175,7 @@ def fusions_of(choice: str) -> tuple[Fusion, ...]:
         if dropped:
             raise OptionError("fuse: where nothing is fused, no fusion can be left out")
         return ()
-    kinds = ("standard",) if kind == "standard" else ("standard", "contrib")
+    kinds = ("standard",) if kind == STANDARD_FUSIONS else ("standard", "contrib")
     return tuple(fusion for fusion in FUSIONS if fusion.kind in kinds and fusion.name not in dropped)
 
 

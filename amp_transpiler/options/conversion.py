@@ -33,6 +33,7 @@ from amp_transpiler.options.reading import (
 from amp_transpiler.precision.limits import HEADROOM, checked_headroom
 from amp_transpiler.systems.option_names import (
     DEFAULT_DTYPE,
+    BuildWish,
     DtypeName,
     LevelName,
     PolicyName,
@@ -408,8 +409,9 @@ class ConversionOptions:
         "One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do "
         "nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`, "
         "`contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also "
-        "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), unless "
-        "the result stays float32 or is better without; else `none`.",
+        "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for "
+        "targets `tensorrt` and `tensorrt-rtx` `standard`, unless the result stays float32 or is better without; else "
+        "`none`.",
         check=_checked_fusions,
         held_as=("word",),
     )
@@ -531,6 +533,22 @@ class ConversionOptions:
         text="Whether the written file is run on a device: as `amp.Session` opens it and as ONNX Runtime does by "
         "default, three times each on different samples. The verdict is then what the device measured, with the "
         "emulation beside it.",
+        held_as=("word",),
+        in_recipes=False,
+    )
+    build: BuildWish = option(
+        "auto",
+        group="check",
+        flags=("--build",),
+        metavar="WISH",
+        values={
+            "auto": "where TensorRT-RTX's builder is installed (extra `tensorrt`) and the result is verified",
+            "yes": "always; an error without the builder",
+            "no": "never",
+        },
+        text="Target `tensorrt` and `tensorrt-rtx`: whether TensorRT-RTX's own parser and builder try the written "
+        "file, on the CPU, before it is put in its place. A file that it refuses is an error that names node and "
+        "reason, unless the source is refused, too.",
         held_as=("word",),
         in_recipes=False,
     )

@@ -215,6 +215,7 @@ class _Assigner:
     ) -> Assignment:
         """Return the assignment that follows from decisions about every node."""
         policy = self._policy
+        decisions = self._for_engines(decisions)
         assignment = Assignment(
             policy.low,
             decisions=decisions,
@@ -227,6 +228,15 @@ class _Assigner:
         )
         decide_values(self._model, policy, assignment, low_ports)
         return assignment
+
+    def _for_engines(self, decisions: dict[ir.Node, Decision]) -> dict[ir.Node, Decision]:
+        """Return the decisions with those changed that an engine's builder wants otherwise."""
+        if not self._policy.target.builds_engines:
+            return decisions
+        from amp_transpiler.precision.before_recurrences import before_recurrences  # for these targets only
+
+        changed = {node: Decision("high", reason) for node, reason in before_recurrences(decisions)}
+        return {**decisions, **changed} if changed else decisions
 
     def _row_sums(self, decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, RowSum]:
         low = [node for node, decision in decisions.items() if decision.precision == "low"]

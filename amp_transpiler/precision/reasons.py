@@ -69,6 +69,8 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "schema": "the schema of {operator}-{version} does not permit {low}",
         },
         "kernel": {
+            "before-recurrence": "{operator} '{node}' is float32 and reads it: TensorRT builds none whose sequence was "
+            "cast",
             "mean-beyond-range": "CUDA's {operator} sums {terms} {low} numbers before it divides; means may reach "
             "{mean:.3g}, whose sum is beyond {most:.4g}",
             "no-kernel": "no {low} kernel for {operator}-{version} on {target}",

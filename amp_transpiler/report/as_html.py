@@ -28,7 +28,7 @@ from amp_transpiler.report.precision import KINDS, kind_of
 from amp_transpiler.report.record import ReportRecord
 from amp_transpiler.report.table import human_bytes, outputs_worst_first, printable
 from amp_transpiler.report.verdict import tone_of
-from amp_transpiler.report.wording import percent, precision_name, remarks, target_words, training_words
+from amp_transpiler.report.wording import engine_words, percent, precision_name, remarks, target_words, training_words
 
 __all__ = ["heat_names", "page", "render", "summary"]
 
@@ -150,6 +150,7 @@ def _model(report: ReportRecord, error: str | None, anchor: str) -> dict[str, An
         "tone": "bad" if error else tone_of(report.verdict_word),
         "headline": headline(report),
         "predicted_from": report.predicted_from,
+        "engine": "" if report.engine is None else engine_words(report.engine),
         "slower": _capital(slower_words(report)),
         "tiles": _tiles(report),
         "outputs": sections.outputs_table(outputs),

@@ -71,6 +71,7 @@ def assemble(facts: Facts, destination: pathlib.Path | None, clock: Clock | None
         # what is known of it
         checks=checked.checks,
         measured=checked.measured,
+        engine=checked.engine,
         verdict=facts.verdict.as_text(),
         notes=facts.notes,
         warnings=facts.warnings,

@@ -16,6 +16,7 @@ from amp_transpiler.report.verdict import Judgement, Verdict
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
     from amp_transpiler.program.program import Program
+    from amp_transpiler.runtime.engines import EngineBuild
 
 __all__ = [
     "Comparison",
@@ -192,16 +193,21 @@ class FileCheck:
         checks: those that passed, in order, a short phrase each.
         measured: what a device computed with the file; None where none did.
         findings: what they tell the user.
+        engine: what TensorRT's builder made of the file; None where it was not asked.
     """
 
     checks: tuple[str, ...] = ()
     measured: DeviceMeasurement | None = None
     findings: Findings = Findings()
+    engine: EngineBuild | None = None
 
     def then(self, later: FileCheck) -> FileCheck:
         """Return these checks and later ones as one."""
         return FileCheck(
-            (*self.checks, *later.checks), later.measured or self.measured, self.findings.then(later.findings)
+            (*self.checks, *later.checks),
+            later.measured or self.measured,
+            self.findings.then(later.findings),
+            later.engine or self.engine,
         )
 
 

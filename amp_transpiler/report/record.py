@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
     from amp_transpiler.precision.histogram import Histogram
     from amp_transpiler.program.program import Program
+    from amp_transpiler.runtime.engines import EngineBuild
     from amp_transpiler.view.outline import Outline
 
 __all__ = [
@@ -224,6 +225,7 @@ class ReportRecord:
     gains: dict[str, float] = dataclasses.field(default_factory=dict)
     by_default: dict[str, float] = dataclasses.field(default_factory=dict)
     measured: DeviceMeasurement | None = None
+    engine: EngineBuild | None = None
     metric: MetricValue | None = None
     verdict: str = Verdict.NOT_CHECKED
     checks: tuple[str, ...] = ()

@@ -54,6 +54,7 @@ class Report(ReportRecord):
         by_default: output -> its relative error in ONNX Runtime's default session on the CPU, which is among those that
             `outputs` are the worst of; empty where the search did not run it.
         measured: what a device computed with the written file; None where none did.
+        engine: what TensorRT's builder made of the written file; None where it was not asked.
         metric: the user's own measure; None without one.
         verdict: one line: one of the words of `Verdict`, then after `: ` what it rests on.
         checks: the checks that passed, in order, a short phrase each.

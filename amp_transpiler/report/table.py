@@ -20,6 +20,7 @@ from amp_transpiler.report.precision import KINDS, Kind
 from amp_transpiler.report.record import OutputComparison, ReportRecord
 from amp_transpiler.report.verdict import Tone, tone_of
 from amp_transpiler.report.wording import (
+    engine_words,
     opset_words,
     percent,
     precision_name,
@@ -147,6 +148,8 @@ def _facts(report: ReportRecord, *, failed: bool) -> RenderableType:
         grid.add_row("" if index else "states", Text(printable(line)))
     if report.missing_kernels:
         grid.add_row("no kernel", Text(_missing(report)))
+    if report.engine is not None:
+        grid.add_row("engine", Text(printable(engine_words(report.engine))))
     if report.checks:
         grid.add_row("checks", Text(printable("; ".join(report.checks))))
     grid.add_row("verdict", Text(printable(report.verdict), style=_verdict_style(report, failed=failed)))

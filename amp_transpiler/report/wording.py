@@ -16,8 +16,10 @@ from amp_transpiler.report.steps import StepsComparison
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
+    from amp_transpiler.runtime.engines import EngineBuild
 
 __all__ = [
+    "engine_words",
     "human_number",
     "human_time",
     "opset_words",
@@ -94,8 +96,17 @@ def precision_name(kind: Kind, report: ReportRecord) -> str:
 
 def target_words(report: ReportRecord) -> str:
     """Return the target, and the ONNX Runtime whose kernels counted: `target cuda, kernels of ONNX Runtime 1.31`."""
-    of = f", kernels of ONNX Runtime {report.ort}" if report.ort and report.target != "tensorrt" else ""
+    of = f", kernels of ONNX Runtime {report.ort}" if report.ort and not report.target.startswith("tensorrt") else ""
     return f"target {report.target}{of}"
+
+
+def engine_words(engine: EngineBuild) -> str:
+    """Return what TensorRT's builder made of the file, in a line: its layers, the types of their results, the time."""
+    if engine.fault:
+        return f"{engine.builder} builds none"
+    types = ", ".join(f"{name} {count}" for name, count in engine.precisions.items())
+    of = f" (results: {types})" if types else ""
+    return f"{engine.builder}: {counted(engine.layers, 'layer')}{of}, built in {engine.seconds:.1f} s"
 
 
 def training_words(steps: StepsComparison) -> str:

@@ -28,6 +28,8 @@ class Target(abc.ABC):
         provider: ONNX Runtime's name for the execution provider; None if the target is not exactly one provider.
         fallback: the target that runs the operators which this one does not; None if there is none.
         inserts_casts: where it has no float16 kernel it computes in float32, between casts that it inserts itself.
+        builds_engines: it makes an engine of a file before it runs anything, by a builder that may refuse the file. It
+            lacks ONNX Runtime's own operators.
         asked: the release of ONNX Runtime that the user asks for; None for the installed one.
     """
 
@@ -36,6 +38,7 @@ class Target(abc.ABC):
     provider: str | None = None
     fallback: Target | None = None
     inserts_casts: bool = False
+    builds_engines: bool = False
     asked: str | None = None
 
     @property

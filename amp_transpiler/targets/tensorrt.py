@@ -1,7 +1,14 @@
-"""TensorRT, of which no kernel list exists: it builds a kernel for every operator of ONNX's own domain."""
+"""TensorRT, of which no kernel list exists: it builds a kernel for every operator of ONNX's own domain.
+
+What its builder was seen to refuse in 16 bits are the rows of `data/tensorrt.txt`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from amp_transpiler.targets.target import Target
@@ -9,22 +16,84 @@ from amp_transpiler.targets.target import Target
 if TYPE_CHECKING:
     from amp_transpiler.targets.operator import Operator
 
-__all__ = ["TENSORRT", "TensorRT"]
+__all__ = ["TENSORRT", "TENSORRT_RTX", "EngineRefusal", "TensorRT", "refusals"]
+
+_FORMATS = {"both": ("float16", "bfloat16")}
+_EMPTY = "-"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineRefusal:
+    """An operator that TensorRT's builder refuses in 16 bits.
+
+    Attributes:
+        operator: ONNX's name.
+        formats: in which.
+        condition: on which of its nodes, a name of `_CONDITIONS`; empty for all.
+        builder: who was seen to refuse it.
+        says: the reason.
+    """
+
+    operator: str
+    formats: tuple[str, ...]
+    condition: str
+    builder: str
+    says: str
+
+    def is_about(self, operator: Operator) -> bool:
+        """Whether it concerns an operator with these types."""
+        if operator.op_type != self.operator or operator.domain:
+            return False
+        types = {f"tensor({name})" for name in self.formats}
+        if types.isdisjoint(operator.inputs) and types.isdisjoint(operator.outputs):
+            return False
+        return not self.condition or _CONDITIONS[self.condition](operator)
+
+
+def _has_input(index: int) -> Callable[[Operator], bool]:
+    return lambda operator: len(operator.inputs) > index and operator.inputs[index] is not None
+
+
+_CONDITIONS: Mapping[str, Callable[[Operator], bool]] = {
+    "sequence lengths": _has_input(4),
+}
+
+
+@functools.cache
+def refusals() -> tuple[EngineRefusal, ...]:
+    """Return the rows of the table."""
+    text = (pathlib.Path(__file__).parent / "data" / "tensorrt.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return tuple(map(_row, lines[1:]))
+
+
+def _row(line: str) -> EngineRefusal:
+    operator, formats, condition, builder, says = (cell.strip() for cell in line.split(" | "))
+    condition = "" if condition == _EMPTY else condition
+    return EngineRefusal(operator, _FORMATS.get(formats, (formats,)), condition, builder, says)
 
 
 class TensorRT(Target):
     """TensorRT's parser. Only the schemas say which types an operator takes; nothing falls back to another target.
 
     Opset and IR version are limited to those of ONNX Runtime, which checks the result.
+
+    Args:
+        name: as users write it.
+        description: a few words for the table of options.
     """
 
-    name = "tensorrt"
-    description = "TensorRT (ONNX's schemas decide, since there is no kernel table)"
+    builds_engines = True
+
+    def __init__(self, name: str, description: str) -> None:
+        self.name = name
+        self.description = description
 
     def has_kernel(self, operator: Operator) -> bool:
-        """Whether the operator is ONNX's own."""
+        """Whether the operator is ONNX's own, and its builder was not seen to refuse it in these types."""
         formal = operator.signature
-        return not operator.domain and formal is not None and formal.in_onnx
+        is_standard = not operator.domain and formal is not None and formal.in_onnx
+        return is_standard and not any(refusal.is_about(operator) for refusal in refusals())
 
     def runs(self, operator: Operator) -> bool:
         """Whether it has a kernel; it does not write functions out."""
@@ -33,4 +102,5 @@ class TensorRT(Target):
         return self.has_kernel(operator) and not is_ill_typed(operator)
 
 
-TENSORRT = TensorRT()
+TENSORRT = TensorRT("tensorrt", "TensorRT (ONNX's schemas decide, since there is no kernel table)")
+TENSORRT_RTX = TensorRT("tensorrt-rtx", "TensorRT for RTX, likewise")

@@ -34,7 +34,6 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.targets.releases import choose_release, installed_version
-from amp_transpiler.targets.tensorrt import TENSORRT
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.model_family import Attention, Family, ModelFamily, family_of
@@ -129,7 +128,7 @@ def check_optimizable(policy: Policy) -> None:
 
 def _refusal(policy: Policy) -> str:
     target = policy.target
-    if target.name == TENSORRT.name:
+    if target.builds_engines:
         return (
             "optimize fuses into operators of ONNX Runtime, which TensorRT does not have: drop it, or target tensorrt"
         )

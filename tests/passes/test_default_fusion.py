@@ -15,7 +15,7 @@ from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.targets.arithmetic import arithmetic_of
 from amp_transpiler.verification import fused_or_not
 from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
-from tests.passes.test_fusion import BLOCK, RMS, SHAPES, feeds, model
+from tests.passes.test_fusion import AFFINE, BLOCK, LAYER_NORM, RMS, SHAPES, feeds, model
 
 FORMATS = ("float16", "bfloat16")
 FUSED = {"com.microsoft::BiasGelu": 1, "com.microsoft::SkipLayerNormalization": 1}
@@ -86,6 +86,30 @@ def test_who_gets_it(name):
     assert report.fused == (fused if fused is not None else {"com.microsoft::SkipLayerNormalization": 1})
     assert not report.warnings
     assert report.settings.get("fuse") == (default_fusions(report.dtype) if report.fused else None)
+
+
+GELU = "u = Div (n, root2) k = Erf (u) o = Add (k, one) g = Mul (n, o) y = Mul (g, half)"
+WRITTEN_OUT = f"{LAYER_NORM} {AFFINE} {GELU}".replace("y = Add", "n = Add")
+ENGINES = {
+    "auto": ({}, {"Gelu": 1, "LayerNormalization": 1}),
+    "O2": ({"level": "O2"}, {"Gelu": 1, "LayerNormalization": 1}),
+    "bfloat16": ({"dtype": "bfloat16"}, {"Gelu": 1, "LayerNormalization": 1}),
+    "none": ({"fuse": "none"}, {}),
+    "O1": ({"level": "O1"}, {}),
+    "policy": ({"policy": "torch"}, {}),
+    "float32": ({"dtype": "float32"}, {}),
+}
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "tensorrt-rtx"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_engines_get_the_operators_of_onnx(name, target):
+    options, fused = ENGINES[name]
+    report = transpiled(WRITTEN_OUT, target=target, **options)
+    assert report.fused == fused
+    assert not report.needs_onnxruntime
+    assert report.settings.get("fuse") == ("standard" if fused else None)
+    assert not report.warnings
 
 
 def test_what_is_fused_by_default_is_named_with_the_way_out(tmp_path):

@@ -40,7 +40,7 @@ def test_whose_files_must_run_on_the_cpu(target, must):
 @pytest.mark.parametrize("target", ["cpu", "any", "cuda", "tensorrt"])
 def test_a_sound_file_is_named_among_the_checks(target):
     report = amp.transpile(PLAIN, target=target, level="O2")
-    assert report.checks[-1] == SESSION
+    assert SESSION in report.checks
     assert not any("session" in note for note in report.notes)
 
 
