@@ -110,7 +110,10 @@ def transpile(
             may be in any of the three: another 16-bit format is made float32 first, exactly. With `float32` all 16-bit
             floats inside the model become float32; inputs and outputs follow with `keep_io_types=False`.
         target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
-            `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table).
+            `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table);
+            `webgpu`: onnxruntime-web's WebGPU provider; `coreml`: Core ML (schemas only, arithmetic unknown);
+            `directml`: DirectML (schemas only, arithmetic unknown); `openvino`: OpenVINO (schemas only, arithmetic
+            unknown); `qnn`: Qualcomm's QNN (schemas only, arithmetic unknown).
         keep_io_types: Which inputs and outputs of the graph keep their types: all (True), none (False), or those named
             or matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.
         amp_lists: Your own white and black operators and black variables, names or patterns of whole names; None for
@@ -155,12 +158,12 @@ def transpile(
         optimize: Let ONNX Runtime's transformers optimizer fuse the model first: attention, normalisation with what is
             added before, activations with their bias. The result is compared with the model as given; if the optimizer
             fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of
-            node names then see the fused model's. Not for target `tensorrt`.
+            node names then see the fused model's. Not for targets without ONNX Runtime's kernels, such as `tensorrt`.
         recipe: A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export:
             its options, except those given beside it, and its decision about each node, found by name. What no longer
             fits is warned of; nodes that the recipe does not know are decided anew.
         prefer: What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times
-            are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`. `balance`
+            are predicted (other targets than `cuda` and `any`), and for training steps, `balance` is `size`. `balance`
             (default): the smallest file that is predicted at most a tenth slower on the device than the fastest one;
             `time`: the least predicted time; `size`: the smallest file: the most computation in lower precision, at the
             fewest casts; `low`: as `size`.
@@ -192,15 +195,15 @@ def transpile(
             where no device answers; `no`: never: the verdict is emulated.
         fuse: Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own
             operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases
-            before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; not for
-            targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`.
+            before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; only for
+            targets `cuda`, `cpu`, `webgpu`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`.
             Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`,
             `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`.
             One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do
             nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`,
             `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
             `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`),
-            unless the result stays float32 or is better without; else `none`.
+            unless the result stays float32 or is better without; for target `webgpu` likewise `standard`; else `none`.
 
     Returns:
         The report, with the converted program.

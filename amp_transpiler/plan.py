@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from amp_transpiler.errors import OptionError
@@ -25,6 +26,7 @@ from amp_transpiler.report.recipe import Recipe
 from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.devices import device_for
+from amp_transpiler.targets.webgpu import WEBGPU
 from amp_transpiler.verification.default_device import checked_wish
 from amp_transpiler.verification.transformers import check_optimizable
 from amp_transpiler.verification.user_metric import load_metric
@@ -76,7 +78,7 @@ def plan(options: ConversionOptions) -> Plan:
     fusions = _fusions(options)
     if fusions is None:
         by_default = _fuses_by_default(options, request, policy)
-        chosen = default_fusions(policy.low.name) if by_default else NO_FUSION
+        chosen = _DEFAULT_FUSIONS[policy.target.name](policy.low.name) if by_default else NO_FUSION
         return Plan(options, request, policy, questions, chosen, by_default)
     if fusions != NO_FUSION:
         _check_fusions(fusions, options, policy)
@@ -93,7 +95,7 @@ def _fusions(options: ConversionOptions) -> str | None:
 def _fuses_by_default(options: ConversionOptions, request: Request, policy: Policy) -> bool:
     """Whether a result is fused that nobody asked to be: at the levels that lower all that the target can run."""
     lowers_most = request.level_name in _FUSED_LEVELS and policy.low is not FLOAT32
-    return lowers_most and policy.target.name == CUDA.name and not options.optimize
+    return lowers_most and policy.target.name in _DEFAULT_FUSIONS and not options.optimize
 
 
 def _check_fusions(fusions: str, options: ConversionOptions, policy: Policy) -> None:
@@ -173,6 +175,8 @@ def _with_device(policy: Policy, options: ConversionOptions) -> Policy:
     """Say for which device, and for which sizes, times are predicted."""
     formats = "" if policy.copies else policy.low.name
     target = policy.target
+    if formats in target.lacks:
+        raise OptionError(f"target {target.name} has no {formats}: take float16, or another target")
     device = device_for(options.device, target.name, formats, runs_on_gpu=target.runs_on_gpu)
     return dataclasses.replace(policy, device=device.name, dims=options.dims or {})
 
@@ -206,5 +210,9 @@ def _with_thresholds(policy: Policy, options: ConversionOptions) -> Policy:
 
 
 _FUSED_LEVELS = ("auto", "O2")
+_DEFAULT_FUSIONS: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {CUDA.name: default_fusions, WEBGPU.name: lambda _: "standard"}  # ONNX's own: float32 inside, in each browser
+)
+"""Target -> what is fused there unasked, in a format."""
 _LIMITS: tuple[Step, ...] = (_with_wishes, _with_limits, _with_recipe)
 _AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_thresholds)

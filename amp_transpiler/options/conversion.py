@@ -232,7 +232,7 @@ class ConversionOptions:
         },
         short="balance: 16 bits that pay; or time, or size",
         text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
-        "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
+        "are predicted (other targets than `cuda` and `any`), and for training steps, `balance` is `size`.",
         held_as=("word",),
     )
     device: str = option(
@@ -390,7 +390,7 @@ class ConversionOptions:
         text="Let ONNX Runtime's transformers optimizer fuse the model first: attention, normalisation with what is "
         "added before, activations with their bias. The result is compared with the model as given; if the optimizer "
         "fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of node "
-        "names then see the fused model's. Not for target `tensorrt`.",
+        "names then see the fused model's. Not for targets without ONNX Runtime's kernels, such as `tensorrt`.",
         held_as=("flag",),
     )
     fuse: str | None = option(
@@ -401,15 +401,15 @@ class ConversionOptions:
         read=fusions,
         text="Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own "
         "operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases "
-        "before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; not for "
-        "targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
+        "before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; only for "
+        "targets `cuda`, `cpu`, `webgpu`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
         "Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`, "
         "`com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`. "
         "One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do "
         "nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`, "
         "`contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also "
         "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), unless "
-        "the result stays float32 or is better without; else `none`.",
+        "the result stays float32 or is better without; for target `webgpu` likewise `standard`; else `none`.",
         check=_checked_fusions,
         held_as=("word",),
     )

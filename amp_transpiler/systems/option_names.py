@@ -9,7 +9,7 @@ __all__ = ["DEFAULT_DTYPE", "DtypeName", "LevelName", "PolicyName", "PresetName"
 # The names in the tables, which also take levels in any case and numpy's dtypes.
 LevelName: TypeAlias = Literal["auto", "O0", "OD", "O1", "O2"]
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32", "fp16", "bf16", "fp32"]
-TargetName: TypeAlias = Literal["cuda", "cpu", "any", "tensorrt"]
+TargetName: TypeAlias = Literal["cuda", "cpu", "any", "tensorrt", "webgpu", "coreml", "directml", "openvino", "qnn"]
 PolicyName: TypeAlias = Literal["paddle", "torch", "raf", "mxnet"]
 PresetName: TypeAlias = Literal["mp0", "mp1", "mp4", "default"]
 

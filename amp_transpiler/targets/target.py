@@ -28,6 +28,7 @@ class Target(abc.ABC):
         provider: ONNX Runtime's name for the execution provider; None if the target is not exactly one provider.
         fallback: the target that runs the operators which this one does not; None if there is none.
         inserts_casts: where it has no float16 kernel it computes in float32, between casts that it inserts itself.
+        lacks: the 16-bit formats that it has no arithmetic in.
         asked: the release of ONNX Runtime that the user asks for; None for the installed one.
     """
 
@@ -36,6 +37,7 @@ class Target(abc.ABC):
     provider: str | None = None
     fallback: Target | None = None
     inserts_casts: bool = False
+    lacks: frozenset[str] = frozenset()
     asked: str | None = None
 
     @property

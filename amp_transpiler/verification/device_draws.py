@@ -19,9 +19,8 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
-from amp_transpiler.runtime.ort import CUDA_PROVIDER, error_text
-from amp_transpiler.targets import Target
-from amp_transpiler.targets.arithmetic import DeviceArithmetic, arithmetic_of
+from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, named_outputs
 from amp_transpiler.verification.output_kind import OutputKind
 from amp_transpiler.verification.placed_kinds import read_outputs
@@ -30,7 +29,6 @@ __all__ = [
     "DRAWS",
     "DeviceRuns",
     "Rows",
-    "arithmetic_for",
     "error_of",
     "open_device_runs",
     "outputs_of_draw",
@@ -46,18 +44,6 @@ _LARGE, _LARGE_RESULTS = 1 << 25, 1 << 26
 _FEW_DRAWS = 4  # of a program with more
 
 Rows: TypeAlias = dict[str, OutputComparison]
-
-
-def arithmetic_for(target: Target, device: str) -> DeviceArithmetic | None:
-    """Return whose arithmetic a target's verdicts rest on; None for a target without CUDA's provider.
-
-    Args:
-        target: the target.
-        device: the GPU that the result is for, such as `H100`.
-    """
-    if any(part.provider == CUDA_PROVIDER for part in target.providers):
-        return arithmetic_of(device, target.ort)
-    return None
 
 
 class DeviceRuns:

@@ -23,9 +23,11 @@ from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.passes.device_arithmetic.activations import ACTIVATIONS
 from amp_transpiler.passes.device_arithmetic.attention import ATTENTION
 from amp_transpiler.passes.device_arithmetic.fusions import fuse_as_on_device
+from amp_transpiler.passes.device_arithmetic.low_sums import LOW_SUMS
 from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32, with_noise
 from amp_transpiler.passes.device_arithmetic.norms import NORMS
 from amp_transpiler.passes.device_arithmetic.products import PRODUCTS, RECURRENT, in_tf32, not_a_number_stays
+from amp_transpiler.passes.device_arithmetic.shader_functions import SHADER_FUNCTIONS
 from amp_transpiler.passes.device_arithmetic.steps import STEP, Rule, Steps
 from amp_transpiler.passes.device_arithmetic.sums import SUMS
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
@@ -34,14 +36,24 @@ from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import rename_output
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult
 from amp_transpiler.program.program import Program
-from amp_transpiler.targets.arithmetic import EXACT_RESULT, UNMEASURED_NOISE, DeviceArithmetic, KernelRow
+from amp_transpiler.targets.arithmetic import CUDA_TABLE, EXACT_RESULT, UNMEASURED_NOISE, DeviceArithmetic, KernelRow
+from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.kernel_conditions import ShapeOf, holds
+from amp_transpiler.targets.webgpu import WEBGPU
 
 __all__ = ["RULES", "SimulateKernels", "Simulated", "simulated"]
 
 logger = logging.getLogger(__name__)
 
-RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **NORMS, **PRODUCTS, **SUMS}
+RULES: Mapping[str, Rule] = {
+    **ACTIVATIONS,
+    **ATTENTION,
+    **LOW_SUMS,
+    **NORMS,
+    **PRODUCTS,
+    **SHADER_FUNCTIONS,
+    **SUMS,
+}
 """Name in the table -> the rule."""
 
 _TF32_PRODUCT = "tf32"
@@ -162,7 +174,7 @@ class SimulateKernels(Pass[SimulationResult]):
     """Writes kernels that do more than round an exact result once as the steps that they take; counts the nodes.
 
     1. Functions without a kernel are written out, as ONNX Runtime does.
-    2. What ONNX Runtime fuses becomes what the fused kernel computes.
+    2. What ONNX Runtime fuses on CUDA becomes what the fused kernel computes.
     3. Each low node is rewritten by the rule of its row, and gets the noise of it.
     4. Operands of float32 products are rounded to TF32.
 
@@ -182,13 +194,15 @@ class SimulateKernels(Pass[SimulationResult]):
             for name in (DRAW, TF32) if self._draws else ():
                 _number_input(model, name)
             return SimulationResult(model, modified=self._draws, unmeasured=(f"models of opset {opset}",))
-        written = write_out_functions(model, self._arithmetic.wanted_release)
+        is_cuda = self._arithmetic.table == CUDA_TABLE
+        provider = (CUDA if is_cuda else WEBGPU).of_release(self._arithmetic.wanted_release)
+        written = write_out_functions(model, provider)
         if written:
             propagate_types(model)
         shapes = _RunShapes(model, self._dims or {})
         results = [shapes(value) for node in model.graph for value in node.outputs]
         draw, tf32 = (_number_input(model, name) if self._draws else None for name in (DRAW, TF32))
-        fused = fuse_as_on_device(model, shapes.sizes, self._arithmetic, draw)
+        fused = fuse_as_on_device(model, shapes.sizes, self._arithmetic, draw) if is_cuda else 0
         rewriting = _Rewriting(model, self._arithmetic, shapes, draw, tf32)
         for node in list(all_nodes(model)):
             rewriting.node(node)
