@@ -25,11 +25,13 @@ from amp_transpiler.targets.kernel_conditions import summed_axes
 
 __all__ = ["LOW_SUMS"]
 
-_BLOCKS = 32  # of a sum
+_TERMS = 32  # of a sum that is written as it is, a term a block
+_BLOCKS = 16  # of a longer one
 _MANY = 1024  # terms, where their number is not known
 _DIGITS = 24  # of float32
 _BEYOND = 65520.0  # rounds to infinity in float16
 _LARGEST = 2.0**60  # what is infinite is this large while it is split: the split itself must not overflow
+_STEEP = 1e6  # makes 1 of whatever is beyond, but for the last digits
 _MATRIX = 2  # axes
 _SLACK = 0.15  # digits: what a block may be better than a device, whose whole sum is worse by as much on the average
 _LANES = 4096  # terms of a reduction, added by 32 lanes and then in pairs, whose error is that of 32 roundings
@@ -84,7 +86,7 @@ def _divided(terms: int | None) -> tuple[int, int]:
     """Return how many blocks a sum has, and how many terms a block."""
     if terms is None:
         return _BLOCKS, _MANY // _BLOCKS
-    length = max(1, math.ceil(terms / _BLOCKS))
+    length = 1 if terms <= _TERMS else math.ceil(terms / _BLOCKS)
     return max(1, math.ceil(terms / length)), length
 
 
@@ -135,7 +137,8 @@ def convolution_in_low(node: ir.Node, steps: Steps) -> ir.Value:
     groups, is_transposed = node.attributes.get_int("group", 1), node.op_type == "ConvTranspose"
     channels = sizes[0] // groups if is_transposed else sizes[1]
     results = sizes[1] if is_transposed else sizes[0] // groups
-    blocks = max(count for count in range(1, _BLOCKS + 1) if channels % count == 0)
+    most = _TERMS if channels * math.prod(sizes[2:]) <= _TERMS else _BLOCKS
+    blocks = max(count for count in range(1, most + 1) if channels % count == 0)
     if not is_transposed:
         weight = _of_blocks(weight, groups, blocks, results, channels, steps)
     exact, sizes_of = (
@@ -299,25 +302,31 @@ def _accumulated(exact: ir.Value, sizes: ir.Value, rank: int, length: int, steps
     body = _adding_body(steps, rank, length)
     first = steps.squeeze(steps.slice(exact, [0], [1], [0]), [0])
     start = steps.mul(first, 0.0)  # NaN where a term is infinite, as it is on the device
-    total = steps.nodes("Scan", [start, exact, sizes], {"body": body, "num_scan_inputs": 2}, outputs=1)[0]
+    room = steps.sub(sizes, 2.0 * _BEYOND)
+    total = steps.nodes("Scan", [start, exact, room], {"body": body, "num_scan_inputs": 2}, outputs=1)[0]
     total.type = exact.type
     total.shape = ir.Shape([None] * rank if exact.shape is None else list(exact.shape)[1:])
     return total
 
 
 def _adding_body(steps: Steps, rank: int, length: int) -> ir.Graph:
+    """Return the body that adds a block to the total: with few operators of two inputs, since they take the time.
+
+    The positive terms of a block are half of its sum and its magnitudes, the negative ones half of their difference. So
+    the total leaves the format inside the block if the total, the sum, and the magnitudes are beyond twice the largest.
+    """
     names, dtype = steps.names, ir.TensorType(ir.DataType.FLOAT)
     inputs = [ir.Value(name=names.fresh("device_sum"), type=dtype, shape=ir.Shape([None] * rank)) for _ in range(3)]
-    total, term, size = inputs
+    total, term, room = inputs  # the magnitudes of a block come less what they may be
     body = ir.Graph(inputs, [], nodes=[], name=names.fresh("device_sum_body"), opset_imports={})
     with steps.inside(body):
         term = steps.rounded(term) if length == 1 else term
-        positive, negative = steps.mul(steps.add(size, term), 0.5), steps.mul(steps.sub(size, term), 0.5)
-        result = steps.rounded(_of_fewer_digits(steps.add(total, term), length, steps))
-        above = steps.compare("Greater", steps.add(total, positive), _BEYOND)
-        below = steps.compare("Less", steps.sub(total, negative), -_BEYOND)
-        result = steps.where(below, -math.inf, steps.where(above, math.inf, result))
-        result = steps.op("Identity", [result])
+        exact = steps.add(total, term)
+        twice = steps.add(total, exact)
+        beyond = steps.add(steps.op("Abs", [twice]), room)
+        is_beyond = steps.op("HardSigmoid", [beyond], {"alpha": _STEEP, "beta": 0.0})
+        exact = steps.add(exact, steps.mul(steps.mul(twice, is_beyond), _LARGEST))
+        result = steps.op("Identity", [steps.rounded(_of_fewer_digits(exact, length, steps))])
     body.outputs.append(result)
     return body
 
@@ -327,7 +336,7 @@ def _of_fewer_digits(value: ir.Value, length: int, steps: Steps) -> ir.Value:
     lost = math.ceil(0.5 * math.log2(length) - _SLACK) if length > 1 else 0
     if not lost:
         return value
-    finite = steps.maximum(steps.minimum(value, _LARGEST), -_LARGEST)
+    finite = steps.op("Clip", [value, steps.constant(-_LARGEST), steps.constant(_LARGEST)])
     scaled = steps.mul(finite, float(2 ** (_DIGITS - max(2, steps.low.digits - lost)) + 1))
     return steps.sub(scaled, steps.sub(scaled, finite))
 
