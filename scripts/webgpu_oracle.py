@@ -10,7 +10,7 @@
 The kernels are real: onnxruntime-node, from npm, has the provider of onnxruntime-web, and Mesa's lavapipe runs its
 shaders, float16 ones too, on the CPU. Times mean nothing. Mesa comes from Debian's mirror that this host is set up for,
 from the backports where the release's own is too old; it is unpacked, not installed, into a folder of the user's cache
-(AMP_WEBGPU_ORACLE names another one): some 150 MB. It needs Debian on x86-64, apt-get, node and npm, and says what is
+(AMP_WEBGPU_ORACLE names another one): some 400 MB. It needs Debian on x86-64, apt-get, node and npm, and says what is
 missing elsewhere (exit status 2). Without INPUTS.npz, inputs are made up: equal ones in every run.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,9 @@ from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.passes.device_arithmetic.activations import ACTIVATIONS
 from amp_transpiler.passes.device_arithmetic.attention import ATTENTION
 from amp_transpiler.passes.device_arithmetic.fusions import fuse_as_on_device
-from amp_transpiler.passes.device_arithmetic.low_sums import LOW_SUMS
 from amp_transpiler.passes.device_arithmetic.noise import DRAW, TF32, with_noise
 from amp_transpiler.passes.device_arithmetic.norms import NORMS
 from amp_transpiler.passes.device_arithmetic.products import PRODUCTS, RECURRENT, in_tf32, not_a_number_stays
-from amp_transpiler.passes.device_arithmetic.shader_functions import SHADER_FUNCTIONS
 from amp_transpiler.passes.device_arithmetic.steps import STEP, Rule, Steps
 from amp_transpiler.passes.device_arithmetic.sums import SUMS
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
@@ -41,20 +40,23 @@ from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.kernel_conditions import ShapeOf, holds
 from amp_transpiler.targets.webgpu import WEBGPU
 
-__all__ = ["RULES", "SimulateKernels", "Simulated", "simulated"]
+__all__ = ["SimulateKernels", "Simulated", "rules_of", "simulated"]
 
 logger = logging.getLogger(__name__)
 
-RULES: Mapping[str, Rule] = {
-    **ACTIVATIONS,
-    **ATTENTION,
-    **LOW_SUMS,
-    **NORMS,
-    **PRODUCTS,
-    **SHADER_FUNCTIONS,
-    **SUMS,
-}
-"""Name in the table -> the rule."""
+_RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **NORMS, **PRODUCTS, **SUMS}
+
+
+@functools.cache
+def rules_of(table: str) -> Mapping[str, Rule]:
+    """Return the rules that a table of kernels may name, by name."""
+    if table == CUDA_TABLE:
+        return _RULES
+    from amp_transpiler.passes.device_arithmetic.low_sums import LOW_SUMS
+    from amp_transpiler.passes.device_arithmetic.shader_functions import SHADER_FUNCTIONS
+
+    return {**_RULES, **LOW_SUMS, **SHADER_FUNCTIONS}
+
 
 _TF32_PRODUCT = "tf32"
 _RULES_OPSET = 13  # has bfloat16, and every operator that the rules are written in
@@ -260,7 +262,7 @@ class _Rewriting:
     ) -> None:
         self._model, self._arithmetic, self._shape_of = model, arithmetic, shape_of
         self._draw, self._tf32, self.has_tf32 = draw, tf32, False
-        self._shared = GraphBuilder(model)
+        self._shared, self._rules = GraphBuilder(model), rules_of(arithmetic.table)
         self.edits = 0
         self.unmeasured: set[str] = set()
         self.rules: dict[str, int] = {}
@@ -294,7 +296,7 @@ class _Rewriting:
         if row is None or row.computes == EXACT_RESULT:
             results = [with_noise(result, steps) for result in computed_wide(node, steps)]
         else:
-            written = RULES[row.computes](node, steps)
+            written = self._rules[row.computes](node, steps)
             results = written if isinstance(written, list) else [written]
             if row.computes not in PRODUCTS:  # which have their noise inside
                 results = [with_noise(result, steps) for result in results]
@@ -346,5 +348,5 @@ class _Rewriting:
             if node.op_type in RECURRENT:
                 self._take_place(node, computed_wide(node, steps), steps)
             return
-        written = RULES[row.computes](node, steps)
+        written = self._rules[row.computes](node, steps)
         self._take_place(node, written if isinstance(written, list) else [written], steps)
