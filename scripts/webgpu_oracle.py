@@ -17,7 +17,6 @@ missing elsewhere (exit status 2). Without INPUTS.npz, inputs are made up: equal
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -28,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -81,11 +80,11 @@ def install(folder: pathlib.Path | None = None) -> pathlib.Path:
         _unpack_driver(staged)
         _step("npm", "install", "--ignore-scripts", f"--prefix={staged / 'node'}", f"onnxruntime-node@{RELEASE}")
         (staged / "complete").touch()
-        shutil.rmtree(folder, ignore_errors=True)  # what a version before this one left
-        with contextlib.suppress(FileExistsError, OSError):  # another process was quicker
+        try:
             staged.rename(folder)
-    if not (folder / "complete").is_file():
-        raise NotInstallable(f"the WebGPU oracle cannot be written to {folder}")
+        except OSError as error:  # another process was quicker, or there is something else
+            if not (folder / "complete").is_file():
+                raise NotInstallable(f"the WebGPU oracle cannot be written to {folder}: {error}") from error
     return folder
 
 
@@ -302,17 +301,6 @@ def _read(row: Mapping[str, Any]) -> Array:
     if row["type"] == "string":
         return np.array(json.loads(file.read_text(encoding="utf-8")), dtype=object).reshape(dims)
     return np.frombuffer(file.read_bytes(), dtype=row["type"]).reshape(dims).copy()
-
-
-@contextlib.contextmanager
-def opened(level: str = "all") -> Iterator[Oracle]:
-    """Yield an oracle, installed if it is not yet.
-
-    Raises:
-        NotInstallable: it cannot be installed.
-    """
-    with Oracle(install(), level) as oracle:
-        yield oracle
 
 
 def main() -> int:
