@@ -56,6 +56,7 @@ from amp_transpiler.precision.training import find_training_step, possible_state
 from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.targets.kernel_table import is_within
+from amp_transpiler.targets.webgpu import WEBGPU
 from amp_transpiler.view.outline import outline
 
 if TYPE_CHECKING:
@@ -497,8 +498,9 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
 
 def _finishing_passes(program: Program, policy: Policy) -> list[PassFor]:
     """Keep ONNX Runtime from fusing what it would get wrong, and let it fuse what would be slow."""
-    every_square = policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23")
-    guard = PassFor({"Pow"}, lambda: passes.GuardFusions(every=every_square))
+    is_web = policy.target.name == WEBGPU.name and policy.low is not FLOAT32
+    every_square = is_web or (policy.low is BFLOAT16 and is_within(policy.target.ort, None, "1.23"))
+    guard = PassFor({"Pow"}, lambda: passes.GuardFusions(every=every_square, kind="mixed" if is_web else "bfloat16"))
     if program.has_variables:  # its weights are no constants, and any of its values may be fetched
         return [guard]
     spells = policy.drop_islands != "none" and policy.low is not FLOAT32  # other systems' nodes stay theirs

@@ -25,7 +25,6 @@ from amp_transpiler.report.clock import Clock, Progress
 from amp_transpiler.report.recipe import Recipe, as_settings
 from amp_transpiler.systems.option_names import (
     DEFAULT_DTYPE,
-    BuildWish,
     DtypeName,
     LevelName,
     PolicyName,
@@ -33,6 +32,7 @@ from amp_transpiler.systems.option_names import (
     TargetName,
 )
 from amp_transpiler.systems.program_names import IoTypes
+from amp_transpiler.targets.tensorrt import BuildWish
 from amp_transpiler.verification.default_device import DeviceCheck
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.user_metric import MetricFunction
@@ -114,7 +114,9 @@ def transpile(
             floats inside the model become float32; inputs and outputs follow with `keep_io_types=False`.
         target: Whose kernels count. `cuda` (default): ONNX Runtime's CUDA provider; `cpu`: ONNX Runtime's CPU provider;
             `any`: both providers; `tensorrt`: TensorRT (ONNX's schemas decide, since there is no kernel table);
-            `tensorrt-rtx`: TensorRT for RTX, likewise.
+            `tensorrt-rtx`: TensorRT for RTX, likewise; `webgpu`: onnxruntime-web's WebGPU provider; `coreml`: Core ML
+            (schemas only, arithmetic unknown); `directml`: DirectML (schemas only, arithmetic unknown); `openvino`:
+            OpenVINO (schemas only, arithmetic unknown); `qnn`: Qualcomm's QNN (schemas only, arithmetic unknown).
         keep_io_types: Which inputs and outputs of the graph keep their types: all (True), none (False), or those named
             or matched by a pattern. A dict such as `{'past_key_values.*': 'low'}` names those that do not.
         amp_lists: Your own white and black operators and black variables, names or patterns of whole names; None for
@@ -159,12 +161,12 @@ def transpile(
         optimize: Let ONNX Runtime's transformers optimizer fuse the model first: attention, normalisation with what is
             added before, activations with their bias. The result is compared with the model as given; if the optimizer
             fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of
-            node names then see the fused model's. Not for target `tensorrt`.
+            node names then see the fused model's. Not for targets without ONNX Runtime's kernels, such as `tensorrt`.
         recipe: A recipe (`Report.save_recipe`) whose conversion is replayed, on the same model or on its next export:
             its options, except those given beside it, and its decision about each node, found by name. What no longer
             fits is warned of; nodes that the recipe does not know are decided anew.
         prefer: What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times
-            are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`. `balance`
+            are predicted (other targets than `cuda` and `any`), and for training steps, `balance` is `size`. `balance`
             (default): the smallest file that is predicted at most a tenth slower on the device than the fastest one;
             `time`: the least predicted time; `size`: the smallest file: the most computation in lower precision, at the
             fewest casts; `low`: as `size`.
@@ -196,16 +198,16 @@ def transpile(
             where no device answers; `no`: never: the verdict is emulated.
         fuse: Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own
             operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases
-            before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; not for
-            targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`.
+            before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; only for
+            targets `cuda`, `cpu`, `webgpu`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`.
             Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`,
             `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`.
             One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do
             nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`,
             `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
             `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for
-            targets `tensorrt` and `tensorrt-rtx` `standard`, unless the result stays float32 or is better without; else
-            `none`.
+            targets `tensorrt`, `tensorrt-rtx` and `webgpu` `standard`, unless the result stays float32 or is better
+            without; else `none`.
         build: Target `tensorrt` and `tensorrt-rtx`: whether TensorRT-RTX's own parser and builder try the written file,
             on the CPU, before it is put in its place. A file that it refuses is an error that names node and reason,
             unless the source is refused, too. `auto` (default): where TensorRT-RTX's builder is installed (extra

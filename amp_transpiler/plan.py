@@ -25,6 +25,8 @@ from amp_transpiler.report.recipe import Recipe
 from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.devices import device_for
+from amp_transpiler.targets.tensorrt import TENSORRT, TENSORRT_RTX
+from amp_transpiler.targets.webgpu import WEBGPU
 from amp_transpiler.verification.default_device import checked_wish
 from amp_transpiler.verification.transformers import check_optimizable
 from amp_transpiler.verification.user_metric import load_metric
@@ -102,7 +104,7 @@ def _default_fusions(options: ConversionOptions, request: Request, policy: Polic
     lowers_most = request.level_name in _FUSED_LEVELS and policy.low is not FLOAT32
     if not lowers_most or options.optimize:
         return NO_FUSION
-    if policy.target.builds_engines:
+    if policy.target.name in _FUSED_AS_STANDARD:
         return STANDARD_FUSIONS
     return default_fusions(policy.low.name) if policy.target.name == CUDA.name else NO_FUSION
 
@@ -184,6 +186,8 @@ def _with_device(policy: Policy, options: ConversionOptions) -> Policy:
     """Say for which device, and for which sizes, times are predicted."""
     formats = "" if policy.copies else policy.low.name
     target = policy.target
+    if formats in target.lacks:
+        raise OptionError(f"target {target.name} has no {formats}: take float16, or another target")
     device = device_for(options.device, target.name, formats, runs_on_gpu=target.runs_on_gpu)
     return dataclasses.replace(policy, device=device.name, dims=options.dims or {})
 
@@ -217,5 +221,7 @@ def _with_thresholds(policy: Policy, options: ConversionOptions) -> Policy:
 
 
 _FUSED_LEVELS = ("auto", "O2")
+_FUSED_AS_STANDARD = frozenset({TENSORRT.name, TENSORRT_RTX.name, WEBGPU.name})
+"""Targets that get ONNX's own fused operators unasked: those compute in float32 inside, and need no ONNX Runtime."""
 _LIMITS: tuple[Step, ...] = (_with_wishes, _with_limits, _with_recipe)
 _AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_thresholds)

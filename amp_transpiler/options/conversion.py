@@ -33,7 +33,6 @@ from amp_transpiler.options.reading import (
 from amp_transpiler.precision.limits import HEADROOM, checked_headroom
 from amp_transpiler.systems.option_names import (
     DEFAULT_DTYPE,
-    BuildWish,
     DtypeName,
     LevelName,
     PolicyName,
@@ -43,6 +42,7 @@ from amp_transpiler.systems.option_names import (
 from amp_transpiler.systems.registry import SYSTEMS
 from amp_transpiler.targets import TARGETS
 from amp_transpiler.targets.devices import DEFAULT_DEVICE, DEVICES, checked_dims, find_device
+from amp_transpiler.targets.tensorrt import BuildWish
 
 if TYPE_CHECKING:
     from amp_transpiler.precision.limits import Mismatch, Tolerance
@@ -233,7 +233,7 @@ class ConversionOptions:
         },
         short="balance: 16 bits that pay; or time, or size",
         text="What level auto aims at, among all conversions that keep the limits, float32 among them. Where no times "
-        "are predicted (targets `cpu` and `tensorrt`), and for training steps, `balance` is `size`.",
+        "are predicted (other targets than `cuda` and `any`), and for training steps, `balance` is `size`.",
         held_as=("word",),
     )
     device: str = option(
@@ -391,7 +391,7 @@ class ConversionOptions:
         text="Let ONNX Runtime's transformers optimizer fuse the model first: attention, normalisation with what is "
         "added before, activations with their bias. The result is compared with the model as given; if the optimizer "
         "fails, or changes what is computed, a warning says so and the model is converted without it. Patterns of node "
-        "names then see the fused model's. Not for target `tensorrt`.",
+        "names then see the fused model's. Not for targets without ONNX Runtime's kernels, such as `tensorrt`.",
         held_as=("flag",),
     )
     fuse: str | None = option(
@@ -402,16 +402,16 @@ class ConversionOptions:
         read=fusions,
         text="Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own "
         "operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases "
-        "before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; not for "
-        "targets `tensorrt` and `any`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
+        "before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; only for "
+        "targets `cuda`, `cpu`, `webgpu`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
         "Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`, "
         "`com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`. "
         "One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do "
         "nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`, "
         "`contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also "
         "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for "
-        "targets `tensorrt` and `tensorrt-rtx` `standard`, unless the result stays float32 or is better without; else "
-        "`none`.",
+        "targets `tensorrt`, `tensorrt-rtx` and `webgpu` `standard`, unless the result stays float32 or is better "
+        "without; else `none`.",
         check=_checked_fusions,
         held_as=("word",),
     )

@@ -61,13 +61,15 @@ class GuardFusions(Pass[PassResult]):
     Args:
         every: write every square as a product. ONNX Runtime up to 1.23 makes a LayerNormalization of a written-out one
             whose ends are bfloat16, and of that and the Add before it a SkipLayerNormalization, which it does not have
-            in bfloat16: the session is refused.
+            in bfloat16: the session is refused. For WebGPU, ONNX Runtime 1.30 absorbs casts on both sides, too, and
+            refuses the LayerNormalization of two types that it has made.
+        kind: of the kernel that is missing, for the log.
     """
 
-    def __init__(self, *, every: bool = False) -> None:
-        self._row = _EVERY if every else _MIXED_ONES
+    def __init__(self, *, every: bool = False, kind: str = "bfloat16") -> None:
+        self._row, self._kind = _EVERY if every else _MIXED_ONES, kind
 
     def call(self, model: ir.Model) -> PassResult:
         if squares := rewrite(model, (self._row,)):
-            logger.info("%d squares written as products, since their fusion has no bfloat16 kernel", squares)
+            logger.info("%d squares written as products, since their fusion has no %s kernel", squares, self._kind)
         return PassResult(model, modified=bool(squares), count=squares)

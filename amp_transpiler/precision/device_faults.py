@@ -22,8 +22,7 @@ from amp_transpiler.precision.known_shapes import KnownShapes
 from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.precision.row_sums import ROW_SUMS, RowSum, row_sum
 from amp_transpiler.targets import Target
-from amp_transpiler.targets.arithmetic import DeviceArithmetic, KernelRow, arithmetic_of
-from amp_transpiler.targets.cuda import CUDA
+from amp_transpiler.targets.arithmetic import DeviceArithmetic, KernelRow
 from amp_transpiler.targets.function_bodies import body_of
 from amp_transpiler.targets.kernel_conditions import (
     COUNTING,
@@ -35,6 +34,7 @@ from amp_transpiler.targets.kernel_conditions import (
     summed_axes,
     sums_last_axes,
 )
+from amp_transpiler.targets.measured import arithmetic_for
 from amp_transpiler.targets.operator import Imports, Operator, imports_of, operator_of
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ _LONG = 1 << 16  # elements of an open dimension in a run with much data
 
 
 class DeviceFaults:
-    """Says which nodes of a program CUDA computes wrongly in a low format.
+    """Says which nodes of a program a device computes wrongly in a low format.
 
     Args:
         model: a typed program, its functions inlined.
-        target: the target; only where CUDA comes first among its providers has a node any fault.
+        target: the target; only where a measured provider comes first among its own has a node any fault.
         low: the low format.
         device: the device whose kernels count.
         dims: name of an open dimension of the inputs -> its size.
@@ -80,7 +80,7 @@ class DeviceFaults:
     ) -> None:
         self._model, self._target, self._low, self._dims = model, target, low, dims or {}
         self._shapes = KnownShapes(model, self._dims)
-        self._arithmetic = arithmetic_of(device, target.ort) if _runs_on_cuda(target) else None
+        self._arithmetic = arithmetic_for(target.providers[0], device)
         self._known: dict[ir.Node, Reason | None] = {}
         self._products: dict[ir.Node, RowSum] | None = {} if products else None
 
@@ -246,15 +246,10 @@ def faulty_operators(target: Target, low: LowFormat, device: str) -> frozenset[s
         low: the low format.
         device: the device whose kernels count.
     """
-    if not _runs_on_cuda(target):
-        return frozenset()
-    rows = arithmetic_of(device, target.ort).rows
+    arithmetic = arithmetic_for(target.providers[0], device)
+    rows = {} if arithmetic is None else arithmetic.rows
     firsts = {operator: kernel_rows[0] for (operator, name), kernel_rows in rows.items() if name == low.name}
     return frozenset(operator for operator, row in firsts.items() if row.fault and not row.condition)
-
-
-def _runs_on_cuda(target: Target) -> bool:
-    return target.providers[0].provider == CUDA.provider
 
 
 def _lowered(operator: Operator, low: str) -> Operator:

@@ -30,6 +30,7 @@ class DeviceDraws:
         unmeasured: operators, with their format, whose kernels nobody has measured.
         amplifier: the node behind which draws are further apart than before, for an ill-conditioned model; else empty.
         amplifier_op: its operator.
+        adds_in_low: whether the device adds up in 16 bits inside its kernels; else it takes float32 products in TF32.
     """
 
     device: str
@@ -43,6 +44,7 @@ class DeviceDraws:
     source_tf32: Mapping[str, float] = dataclasses.field(default_factory=dict)
     amplifier: str = ""
     amplifier_op: str = ""
+    adds_in_low: bool = False
 
     def spread(self, output: str) -> tuple[float, float, float]:
         """Return the least, the median and the largest relative error of an output in the draws."""

@@ -33,6 +33,9 @@ __all__ = [
     "training_words",
 ]
 
+_WITHOUT_KERNELS = frozenset({"coreml", "directml", "openvino", "qnn", "tensorrt", "tensorrt-rtx"})
+"""Targets that have no kernels of a release of ONNX Runtime."""
+
 # Operators with integer data. MatMulNBits is none: its weights are few bits, but its data may well be low.
 _QUANTIZED = re.compile(r"(?:com\.microsoft::)?(?:QLinear\w+|\w*QuantizeLinear|\w*Integer\w*|QAttention|QGemm)")
 _HARDLY_SMALLER = 0.95
@@ -96,7 +99,7 @@ def precision_name(kind: Kind, report: ReportRecord) -> str:
 
 def target_words(report: ReportRecord) -> str:
     """Return the target, and the ONNX Runtime whose kernels counted: `target cuda, kernels of ONNX Runtime 1.31`."""
-    of = f", kernels of ONNX Runtime {report.ort}" if report.ort and not report.target.startswith("tensorrt") else ""
+    of = f", kernels of ONNX Runtime {report.ort}" if report.ort and report.target not in _WITHOUT_KERNELS else ""
     return f"target {report.target}{of}"
 
 

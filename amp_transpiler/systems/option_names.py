@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, cast
 
-__all__ = ["DEFAULT_DTYPE", "BuildWish", "DtypeName", "LevelName", "PolicyName", "PresetName", "TargetName"]
+__all__ = ["DEFAULT_DTYPE", "DtypeName", "LevelName", "PolicyName", "PresetName", "TargetName"]
 
 # The names in the tables, which also take levels in any case and numpy's dtypes.
 LevelName: TypeAlias = Literal["auto", "O0", "OD", "O1", "O2"]
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32", "fp16", "bf16", "fp32"]
-TargetName: TypeAlias = Literal["cuda", "cpu", "any", "tensorrt", "tensorrt-rtx"]
-BuildWish: TypeAlias = Literal["auto", "yes", "no"]
+TargetName: TypeAlias = Literal[
+    "cuda", "cpu", "any", "tensorrt", "tensorrt-rtx", "webgpu", "coreml", "directml", "openvino", "qnn"
+]
 PolicyName: TypeAlias = Literal["paddle", "torch", "raf", "mxnet"]
 PresetName: TypeAlias = Literal["mp0", "mp1", "mp4", "default"]
 

@@ -12,12 +12,14 @@ from amp_transpiler.targets.any import ANY
 from amp_transpiler.targets.cpu import CPU
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.releases import choose_release
+from amp_transpiler.targets.schemas_only import SCHEMAS_ONLY
 from amp_transpiler.targets.target import Target
 from amp_transpiler.targets.tensorrt import TENSORRT, TENSORRT_RTX
+from amp_transpiler.targets.webgpu import WEBGPU
 
-__all__ = ["ANY", "CPU", "CUDA", "TARGETS", "TENSORRT", "TENSORRT_RTX", "Target", "find_target"]
+__all__ = ["ANY", "CPU", "CUDA", "TARGETS", "TENSORRT", "TENSORRT_RTX", "WEBGPU", "Target", "find_target"]
 
-TARGETS = {target.name: target for target in (CUDA, CPU, ANY, TENSORRT, TENSORRT_RTX)}
+TARGETS = {target.name: target for target in (CUDA, CPU, ANY, TENSORRT, TENSORRT_RTX, WEBGPU, *SCHEMAS_ONLY.values())}
 """Name -> target. A further backend is a file with its object, a kernel table if it has one, and an entry here."""
 
 

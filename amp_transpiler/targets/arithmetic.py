@@ -10,7 +10,19 @@ from types import MappingProxyType
 
 from amp_transpiler.targets.kernel_table import is_within
 
-__all__ = ["EXACT_RESULT", "MEASURED_EVIDENCE", "UNMEASURED_NOISE", "DeviceArithmetic", "KernelRow", "arithmetic_of"]
+__all__ = [
+    "CUDA_TABLE",
+    "EXACT_RESULT",
+    "MEASURED_EVIDENCE",
+    "UNMEASURED_NOISE",
+    "WEBGPU_TABLE",
+    "DeviceArithmetic",
+    "KernelRow",
+    "arithmetic_of",
+]
+
+CUDA_TABLE, WEBGPU_TABLE = "arithmetic", "arithmetic_webgpu"
+"""The files in `data/` that have a provider's kernels, without their ending."""
 
 EXACT_RESULT = "one"
 """The rule of a kernel that rounds the exact result once."""
@@ -73,6 +85,7 @@ class DeviceArithmetic:
         wanted_device: the device that is asked about.
         wanted_release: the release that is asked about.
         rows: operator and format -> its rows, in the order in which their conditions are tried.
+        table: the name of the file that has them, which says whose kernels they are.
     """
 
     device: str
@@ -80,6 +93,7 @@ class DeviceArithmetic:
     wanted_device: str
     wanted_release: str
     rows: Mapping[tuple[str, str], tuple[KernelRow, ...]]
+    table: str = CUDA_TABLE
 
     @property
     def is_measured(self) -> bool:
@@ -113,24 +127,25 @@ class DeviceArithmetic:
 
 
 @functools.cache
-def arithmetic_of(device: str, release: str) -> DeviceArithmetic:
+def arithmetic_of(device: str, release: str, table: str = CUDA_TABLE) -> DeviceArithmetic:
     """Return the arithmetic of a device in a release of ONNX Runtime: that of the nearest ones that were measured.
 
     Args:
         device: its name, such as `H100`.
         release: such as `1.31`.
+        table: the name of the file with the rows of its provider's kernels.
     """
-    facts, rows = _file()
+    facts, rows = _file(table)
     chosen: dict[tuple[str, str], tuple[KernelRow, ...]] = {}
     for row in rows:
         for name in row.formats if row.is_of(release) else ():
             chosen[row.operator, name] = (*chosen.get((row.operator, name), ()), row)
-    return DeviceArithmetic(facts["device"], facts["release"], device, release, MappingProxyType(chosen))
+    return DeviceArithmetic(facts["device"], facts["release"], device, release, MappingProxyType(chosen), table)
 
 
 @functools.cache
-def _file() -> tuple[Mapping[str, str], tuple[KernelRow, ...]]:
-    path = pathlib.Path(__file__).parent / "data" / "arithmetic.txt"
+def _file(table: str = CUDA_TABLE) -> tuple[Mapping[str, str], tuple[KernelRow, ...]]:
+    path = pathlib.Path(__file__).parent / "data" / f"{table}.txt"
     return parsed(path.read_text(encoding="utf-8").splitlines())
 
 

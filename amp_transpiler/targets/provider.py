@@ -23,6 +23,7 @@ class Provider(Target):
     provider: str
     fallback: Target | None = None
     inserts_casts: bool = False
+    lacks: frozenset[str] = frozenset()
     asked: str | None = None
 
     def of_release(self, asked: str) -> Provider:

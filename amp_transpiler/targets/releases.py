@@ -12,7 +12,15 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.targets.kernel_table import KernelTable, release_number, rows_of
 from amp_transpiler.wheels import installed_version
 
-__all__ = ["Choice", "Release", "choose_release", "installed_version", "known_releases", "load_release"]
+__all__ = [
+    "Choice",
+    "Release",
+    "choose_release",
+    "installed_version",
+    "known_releases",
+    "load_release",
+    "newest_release",
+]
 
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.\S{0,40})?")
 
@@ -34,8 +42,8 @@ class Release:
     _kernels: Mapping[str, KernelTable]
 
     def kernels(self, provider: str) -> KernelTable:
-        """Return the kernels of `cuda` or `cpu`."""
-        return self._kernels[provider]
+        """Return the kernels of `cuda`, `cpu` or `webgpu`."""
+        return _webgpu_kernels(self.version) if provider == "webgpu" else self._kernels[provider]
 
     def schema_version(self, domain: str, op_type: str, opset: int) -> int | None:
         """Return the version of the schema in force for an operator in a model that imports `opset` of its domain.
@@ -98,14 +106,33 @@ def choose_release(asked: str | None) -> Choice:
     raise OptionError(f"no kernel table for ONNX Runtime {asked!r}: expected one of {', '.join(names)}")
 
 
+def newest_release(most: str) -> str:
+    """Return the installed release, or `most` where that is older or nothing is installed.
+
+    Args:
+        most: a release that has a table.
+    """
+    installed = installed_version()
+    match = None if installed is None else _VERSION.fullmatch(installed)
+    name = most if match is None else f"{match[1]}.{match[2]}"
+    return min(name, most, key=release_number) if name in known_releases() else most
+
+
 @functools.cache
-def _tables() -> Mapping[str, Any]:
+def _tables(name: str = "releases") -> Mapping[str, Any]:
     import importlib.resources
     import json
 
-    data = importlib.resources.files(__package__).joinpath("data", "releases.json")
+    data = importlib.resources.files(__package__).joinpath("data", f"{name}.json")
     tables: Mapping[str, Any] = json.loads(data.read_text(encoding="utf-8"))
     return tables
+
+
+@functools.cache
+def _webgpu_kernels(release: str) -> KernelTable:
+    """Return the kernels of the WebGPU provider: those of the one release that was asked, whatever the release."""
+    tables = _tables("webgpu")
+    return KernelTable(tables["kernels"], tables["types"], release)
 
 
 def known_releases() -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class Target(abc.ABC):
         inserts_casts: where it has no float16 kernel it computes in float32, between casts that it inserts itself.
         builds_engines: it makes an engine of a file before it runs anything, by a builder that may refuse the file. It
             lacks ONNX Runtime's own operators.
+        lacks: the 16-bit formats that it has no arithmetic in.
         asked: the release of ONNX Runtime that the user asks for; None for the installed one.
     """
 
@@ -39,6 +40,7 @@ class Target(abc.ABC):
     fallback: Target | None = None
     inserts_casts: bool = False
     builds_engines: bool = False
+    lacks: frozenset[str] = frozenset()
     asked: str | None = None
 
     @property

@@ -9,14 +9,17 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from amp_transpiler.targets.target import Target
+from amp_transpiler.targets.schemas_only import SchemasOnly
 
 if TYPE_CHECKING:
     from amp_transpiler.targets.operator import Operator
 
-__all__ = ["TENSORRT", "TENSORRT_RTX", "EngineRefusal", "TensorRT", "refusals"]
+__all__ = ["TENSORRT", "TENSORRT_RTX", "BuildWish", "EngineRefusal", "TensorRT", "refusals"]
+
+BuildWish: TypeAlias = Literal["auto", "yes", "no"]
+"""Whether TensorRT's builder tries the written file: where it is installed, always, or never."""
 
 _FORMATS = {"both": ("float16", "bfloat16")}
 _EMPTY = "-"
@@ -73,33 +76,14 @@ def _row(line: str) -> EngineRefusal:
     return EngineRefusal(operator, _FORMATS.get(formats, (formats,)), condition, builder, says)
 
 
-class TensorRT(Target):
-    """TensorRT's parser. Only the schemas say which types an operator takes; nothing falls back to another target.
-
-    Opset and IR version are limited to those of ONNX Runtime, which checks the result.
-
-    Args:
-        name: as users write it.
-        description: a few words for the table of options.
-    """
+class TensorRT(SchemasOnly):
+    """TensorRT's parser, and the builder that refuses some of what the schemas allow."""
 
     builds_engines = True
 
-    def __init__(self, name: str, description: str) -> None:
-        self.name = name
-        self.description = description
-
     def has_kernel(self, operator: Operator) -> bool:
         """Whether the operator is ONNX's own, and its builder was not seen to refuse it in these types."""
-        formal = operator.signature
-        is_standard = not operator.domain and formal is not None and formal.in_onnx
-        return is_standard and not any(refusal.is_about(operator) for refusal in refusals())
-
-    def runs(self, operator: Operator) -> bool:
-        """Whether it has a kernel; it does not write functions out."""
-        from amp_transpiler.targets.function_bodies import is_ill_typed
-
-        return self.has_kernel(operator) and not is_ill_typed(operator)
+        return super().has_kernel(operator) and not any(refusal.is_about(operator) for refusal in refusals())
 
 
 TENSORRT = TensorRT("tensorrt", "TensorRT (ONNX's schemas decide, since there is no kernel table)")

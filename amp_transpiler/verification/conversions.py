@@ -18,10 +18,11 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceDraws, FrontierPoint, OutputComparison
 from amp_transpiler.targets.arithmetic import DeviceArithmetic
+from amp_transpiler.targets.measured import arithmetic_for
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.calibrate import NamedSample
 from amp_transpiler.verification.default_session import DefaultSession
-from amp_transpiler.verification.device_draws import arithmetic_for, error_of, open_device_runs
+from amp_transpiler.verification.device_draws import error_of, open_device_runs
 from amp_transpiler.verification.judge import Compared, Judge, Judged
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.signal_levels import AS_GIVEN, Gains, JudgedAtGains

@@ -23,7 +23,7 @@ from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.memory import available_memory
 from amp_transpiler.runtime.ort import CPU_PROVIDER, error_text
 from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.targets import Target
+from amp_transpiler.targets import WEBGPU, Target
 from amp_transpiler.verification.accuracy import Reference, named_outputs
 from amp_transpiler.verification.disk_arrays import Spill
 from amp_transpiler.verification.structure import lacks_something
@@ -116,7 +116,12 @@ def _is_of_source(row: OutputComparison, source: Mapping[str, OutputComparison] 
 
 
 def must_run(target: Target) -> bool:
-    """Whether programs for `target` are for the CPU provider itself, not only for nodes that another one leaves."""
+    """Whether programs for `target` are for the CPU provider itself, not only for nodes that another one leaves.
+
+    A browser without WebGPU runs the same file on WebAssembly, whose provider is the CPU's.
+    """
+    if target.name == WEBGPU.name:
+        return True
     return target.fallback is None and any(entry.provider == CPU_PROVIDER for entry in target.providers)
 
 

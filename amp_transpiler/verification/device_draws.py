@@ -19,9 +19,8 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.runtime.feeds import check_feeds
-from amp_transpiler.runtime.ort import CUDA_PROVIDER, error_text
-from amp_transpiler.targets import Target
-from amp_transpiler.targets.arithmetic import DeviceArithmetic, arithmetic_of
+from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.targets.arithmetic import CUDA_TABLE, DeviceArithmetic
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, named_outputs
 from amp_transpiler.verification.output_kind import OutputKind
 from amp_transpiler.verification.placed_kinds import read_outputs
@@ -30,7 +29,6 @@ __all__ = [
     "DRAWS",
     "DeviceRuns",
     "Rows",
-    "arithmetic_for",
     "error_of",
     "open_device_runs",
     "outputs_of_draw",
@@ -48,18 +46,6 @@ _FEW_DRAWS = 4  # of a program with more
 Rows: TypeAlias = dict[str, OutputComparison]
 
 
-def arithmetic_for(target: Target, device: str) -> DeviceArithmetic | None:
-    """Return whose arithmetic a target's verdicts rest on; None for a target without CUDA's provider.
-
-    Args:
-        target: the target.
-        device: the GPU that the result is for, such as `H100`.
-    """
-    if any(part.provider == CUDA_PROVIDER for part in target.providers):
-        return arithmetic_of(device, target.ort)
-    return None
-
-
 class DeviceRuns:
     """A converted program on an emulated device. A draw is a run of one session, whatever its number.
 
@@ -69,6 +55,7 @@ class DeviceRuns:
         reference: the samples, and what float32 makes of them.
         limits: by which close labels are excused.
         kinds: how outputs are to be read.
+        few: few draws are enough, since the sums, which make most of the error, are no noise.
     """
 
     def __init__(
@@ -78,8 +65,10 @@ class DeviceRuns:
         reference: Reference,
         limits: Limits,
         kinds: Mapping[str, OutputKind],
+        *,
+        few: bool = False,
     ) -> None:
-        self.simulation, self.reference = simulation, reference
+        self.simulation, self.reference, self._few = simulation, reference, few
         self._session, self._limits, self._kinds = session, limits, kinds
 
     @property
@@ -90,6 +79,8 @@ class DeviceRuns:
     @property
     def draws(self) -> int:
         """How many draws there are."""
+        if self._few:
+            return _FEW_DRAWS
         weights, results = sum(tensor_bytes(self.simulation.program.model)), self.simulation.result_bytes
         return DRAWS if weights <= _LARGE and results <= _LARGE_RESULTS else _FEW_DRAWS
 
@@ -149,7 +140,8 @@ def open_device_runs(
     emulate_in_place(simulation.program)
     try:
         with open_program(simulation.program, emulate=False, fuse=False) as session:
-            yield DeviceRuns(session, simulation, reference, limits, read_outputs(low.model, sample))
+            kinds, few = read_outputs(low.model, sample), arithmetic.table != CUDA_TABLE
+            yield DeviceRuns(session, simulation, reference, limits, kinds, few=few)
     except RUN_ERRORS as error:
         raise CannotCompare(f"the emulated program does not run: {error_text(error)}") from error
 

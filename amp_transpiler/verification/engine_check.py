@@ -19,8 +19,8 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.report.facts import FileCheck, Findings
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.runtime.engines import EngineBuild, Profile, Span, has_builder
-from amp_transpiler.systems.option_names import BuildWish
 from amp_transpiler.targets import Target
+from amp_transpiler.targets.tensorrt import BuildWish
 from amp_transpiler.verification.inputs import Inputs, given_inputs
 
 __all__ = [

@@ -10,7 +10,7 @@ from amp_transpiler.ops.names import operator_name
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import DeviceDraws, OutputComparison
-from amp_transpiler.targets.arithmetic import DeviceArithmetic
+from amp_transpiler.targets.arithmetic import CUDA_TABLE, DeviceArithmetic
 from amp_transpiler.verification.accuracy import Emulated, Reference, open_emulated
 from amp_transpiler.verification.amplifier import amplifier_of
 from amp_transpiler.verification.device_draws import DeviceRuns, Rows, error_of, open_device_runs, worst_rows
@@ -220,6 +220,7 @@ class Judge:
             errors,
             {name: error_of(row) for name, row in plain.items()},
             runs.simulation.unmeasured,
+            adds_in_low=self.arithmetic.table != CUDA_TABLE,
         )
         judged = [name for name in errors if name not in self.reference.unjudged()]
         shaky = max((name for name in judged if draws.is_ill_conditioned(name)), key=draws.spread, default=None)

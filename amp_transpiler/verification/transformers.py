@@ -34,6 +34,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.targets.releases import choose_release, installed_version
+from amp_transpiler.targets.schemas_only import SchemasOnly
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.inputs import Inputs
 from amp_transpiler.verification.model_family import Attention, Family, ModelFamily, family_of
@@ -132,6 +133,8 @@ def _refusal(policy: Policy) -> str:
         return (
             "optimize fuses into operators of ONNX Runtime, which TensorRT does not have: drop it, or target tensorrt"
         )
+    if isinstance(target, SchemasOnly):
+        return f"optimize fuses into operators of ONNX Runtime, which {target.name} may not have: drop one of the two"
     if target.release is not choose_release(None).release:
         return (
             f"optimize fuses for the installed ONNX Runtime {installed_version()}, and the result is for {target.ort}: "

@@ -284,9 +284,10 @@ def _both_roundings(judged: list[OutputComparison], draws: DeviceDraws, referenc
     plain = max((draws.plain[row.name] for row in rows), default=0.0)
     of_device = max((draws.spread(row.name)[2] for row in rows), default=0.0)
     if rows and not draws.tf32 and percent(plain) != percent(of_device):
+        how = "round, and add up in 16 bits" if draws.adds_in_low else "round, float32 products in TF32"
         yield (
             f"rounded once a node, float32 exact: within {percent(plain)} of {reference}; as the kernels of "
-            f"{draws.measured_on} round, float32 products in TF32: within {percent(of_device)}"
+            f"{draws.measured_on} {how}: within {percent(of_device)}"
         )
 
 

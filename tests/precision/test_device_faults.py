@@ -274,7 +274,7 @@ def test_a_table_without_the_fault_lets_the_node_be_low(monkeypatch):
     facts, _ = _file()
     lines = ["operator | formats | condition | computes | sums in | noise | fault | releases | evidence"]
     lines += ["Sigmoid | bfloat16 | - | sigmoid_in_steps | - | 0 | - | - | bits"]
-    monkeypatch.setattr("amp_transpiler.targets.arithmetic._file", lambda: (facts, parsed(lines)[1]))
+    monkeypatch.setattr("amp_transpiler.targets.arithmetic._file", lambda _: (facts, parsed(lines)[1]))
     arithmetic.arithmetic_of.cache_clear()
     try:
         assert decision(one("4,4", "y = Sigmoid(x)"), "bfloat16", "Sigmoid").precision == "low"

@@ -8,12 +8,13 @@ import re
 import onnx
 import pytest
 
-from amp_transpiler.passes.device_arithmetic.simulate import RULES
+from amp_transpiler.passes.device_arithmetic.simulate import rules_of
 from amp_transpiler.targets import arithmetic
 from amp_transpiler.targets.arithmetic import (
     EXACT_RESULT,
     MEASURED_EVIDENCE,
     UNMEASURED_NOISE,
+    WEBGPU_TABLE,
     KernelRow,
     arithmetic_of,
     parsed,
@@ -23,6 +24,7 @@ from amp_transpiler.targets.releases import known_releases
 
 RUNS = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks" / "gpu"
 FACTS, ROWS = arithmetic._file()
+WEB_ROWS = arithmetic._file(WEBGPU_TABLE)[1]
 H100 = arithmetic_of("H100", "1.31")
 EVIDENCE = MEASURED_EVIDENCE | {"sass", "source", "inferred"}
 FORMATS = {("float16", "bfloat16"), ("float16",), ("bfloat16",), ("float32",)}
@@ -38,7 +40,7 @@ def label(row):
 def test_every_cell_is_known(row):
     assert row.formats in FORMATS
     assert not row.condition or row.condition in CONDITIONS
-    assert row.computes in {*RULES, EXACT_RESULT, "tf32"}
+    assert row.computes in {*rules_of(WEBGPU_TABLE), EXACT_RESULT, "tf32"}
     assert row.sums_in in ("", "float32", "low")
     assert row.noise >= 0.0
     assert row.evidence in EVIDENCE
@@ -48,7 +50,7 @@ def test_every_cell_is_known(row):
 
 def test_every_rule_and_every_condition_has_a_row():
     assert {row.condition for row in ROWS if row.condition} == set(CONDITIONS)
-    assert {row.computes for row in ROWS} - {EXACT_RESULT, "tf32"} == set(RULES)
+    assert {row.computes for row in [*ROWS, *WEB_ROWS]} - {EXACT_RESULT, "tf32"} == set(rules_of(WEBGPU_TABLE))
 
 
 @pytest.mark.parametrize("operator", sorted({row.operator for row in ROWS}))

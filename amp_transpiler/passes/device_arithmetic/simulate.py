@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -34,15 +35,28 @@ from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.inserted_casts import rename_output
 from amp_transpiler.passes.manager import Pass, PassManager, PassResult
 from amp_transpiler.program.program import Program
-from amp_transpiler.targets.arithmetic import EXACT_RESULT, UNMEASURED_NOISE, DeviceArithmetic, KernelRow
+from amp_transpiler.targets.arithmetic import CUDA_TABLE, EXACT_RESULT, UNMEASURED_NOISE, DeviceArithmetic, KernelRow
+from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.kernel_conditions import ShapeOf, holds
+from amp_transpiler.targets.webgpu import WEBGPU
 
-__all__ = ["RULES", "SimulateKernels", "Simulated", "simulated"]
+__all__ = ["SimulateKernels", "Simulated", "rules_of", "simulated"]
 
 logger = logging.getLogger(__name__)
 
-RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **NORMS, **PRODUCTS, **SUMS}
-"""Name in the table -> the rule."""
+_RULES: Mapping[str, Rule] = {**ACTIVATIONS, **ATTENTION, **NORMS, **PRODUCTS, **SUMS}
+
+
+@functools.cache
+def rules_of(table: str) -> Mapping[str, Rule]:
+    """Return the rules that a table of kernels may name, by name."""
+    if table == CUDA_TABLE:
+        return _RULES
+    from amp_transpiler.passes.device_arithmetic.low_sums import LOW_SUMS
+    from amp_transpiler.passes.device_arithmetic.shader_functions import SHADER_FUNCTIONS
+
+    return {**_RULES, **LOW_SUMS, **SHADER_FUNCTIONS}
+
 
 _TF32_PRODUCT = "tf32"
 _RULES_OPSET = 13  # has bfloat16, and every operator that the rules are written in
@@ -162,7 +176,7 @@ class SimulateKernels(Pass[SimulationResult]):
     """Writes kernels that do more than round an exact result once as the steps that they take; counts the nodes.
 
     1. Functions without a kernel are written out, as ONNX Runtime does.
-    2. What ONNX Runtime fuses becomes what the fused kernel computes.
+    2. What ONNX Runtime fuses on CUDA becomes what the fused kernel computes.
     3. Each low node is rewritten by the rule of its row, and gets the noise of it.
     4. Operands of float32 products are rounded to TF32.
 
@@ -182,13 +196,15 @@ class SimulateKernels(Pass[SimulationResult]):
             for name in (DRAW, TF32) if self._draws else ():
                 _number_input(model, name)
             return SimulationResult(model, modified=self._draws, unmeasured=(f"models of opset {opset}",))
-        written = write_out_functions(model, self._arithmetic.wanted_release)
+        is_cuda = self._arithmetic.table == CUDA_TABLE
+        provider = (CUDA if is_cuda else WEBGPU).of_release(self._arithmetic.wanted_release)
+        written = write_out_functions(model, provider)
         if written:
             propagate_types(model)
         shapes = _RunShapes(model, self._dims or {})
         results = [shapes(value) for node in model.graph for value in node.outputs]
         draw, tf32 = (_number_input(model, name) if self._draws else None for name in (DRAW, TF32))
-        fused = fuse_as_on_device(model, shapes.sizes, self._arithmetic, draw)
+        fused = fuse_as_on_device(model, shapes.sizes, self._arithmetic, draw) if is_cuda else 0
         rewriting = _Rewriting(model, self._arithmetic, shapes, draw, tf32)
         for node in list(all_nodes(model)):
             rewriting.node(node)
@@ -246,7 +262,7 @@ class _Rewriting:
     ) -> None:
         self._model, self._arithmetic, self._shape_of = model, arithmetic, shape_of
         self._draw, self._tf32, self.has_tf32 = draw, tf32, False
-        self._shared = GraphBuilder(model)
+        self._shared, self._rules = GraphBuilder(model), rules_of(arithmetic.table)
         self.edits = 0
         self.unmeasured: set[str] = set()
         self.rules: dict[str, int] = {}
@@ -280,7 +296,7 @@ class _Rewriting:
         if row is None or row.computes == EXACT_RESULT:
             results = [with_noise(result, steps) for result in computed_wide(node, steps)]
         else:
-            written = RULES[row.computes](node, steps)
+            written = self._rules[row.computes](node, steps)
             results = written if isinstance(written, list) else [written]
             if row.computes not in PRODUCTS:  # which have their noise inside
                 results = [with_noise(result, steps) for result in results]
@@ -332,5 +348,5 @@ class _Rewriting:
             if node.op_type in RECURRENT:
                 self._take_place(node, computed_wide(node, steps), steps)
             return
-        written = RULES[row.computes](node, steps)
+        written = self._rules[row.computes](node, steps)
         self._take_place(node, written if isinstance(written, list) else [written], steps)

@@ -14,7 +14,7 @@ from amp_transpiler.ops.function_inlining import inline_schema_function
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.inserted_casts import rename_output
 from amp_transpiler.passes.widening import is_low
-from amp_transpiler.targets.cuda import CUDA
+from amp_transpiler.targets import Target
 from amp_transpiler.targets.operator import imports_of, operator_of
 
 __all__ = ["WrittenOut", "write_out", "write_out_functions"]
@@ -22,14 +22,14 @@ __all__ = ["WrittenOut", "write_out", "write_out_functions"]
 logger = logging.getLogger(__name__)
 
 
-def write_out_functions(model: ir.Model, release: str) -> int:
-    """Write out the low nodes of a model that are functions without a kernel in CUDA's provider; return how many.
+def write_out_functions(model: ir.Model, provider: Target) -> int:
+    """Write out the low nodes of a model that are functions without a kernel in a provider; return how many.
 
     Args:
         model: a typed model.
-        release: of ONNX Runtime.
+        provider: the provider, in a release of ONNX Runtime.
     """
-    provider, imports = CUDA.of_release(release), imports_of(model.graph.opset_imports)
+    imports = imports_of(model.graph.opset_imports)
     names = NameAllocator(model)
     count = 0
     for node in list(all_nodes(model)):

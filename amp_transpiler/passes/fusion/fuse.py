@@ -23,7 +23,6 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.program.program import Program
-from amp_transpiler.targets.any import ANY
 
 __all__ = ["Fuse", "Fused", "check_fusions", "fuse", "reason_against_fusions"]
 
@@ -63,9 +62,7 @@ def check_fusions(choice: str, policy: Policy) -> None:
         return
     if policy.copies:
         raise OptionError("fuse has no meaning where nothing is changed: drop it, or choose another level or preset")
-    if (policy.target.builds_engines or policy.target.name == ANY.name) and any(
-        fusion.kind == "contrib" for fusion in fusions
-    ):
+    if policy.target.provider is None and any(fusion.kind == "contrib" for fusion in fusions):
         raise OptionError(
             f"fuse: contrib operators are those of ONNX Runtime's own kernels, which target {policy.target.name} may "
             "not have: choose standard, or target cuda or cpu"
