@@ -13,7 +13,7 @@ from amp_transpiler.files.loading import Source
 from amp_transpiler.files.saving import DefaultPlace
 from amp_transpiler.job import Job
 from amp_transpiler.ops.fusions import NO_FUSION
-from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.options.conversion import ConversionOptions, Rescale
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
 from amp_transpiler.precision.limits import Mismatch, Tolerance
@@ -95,6 +95,7 @@ def transpile(
     cache: bool = True,
     device_check: DeviceCheck = "auto",
     fuse: str | None = None,
+    rescale: Rescale = "auto",
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -201,6 +202,11 @@ def transpile(
             `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
             `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`),
             unless the result stays float32 or is better without; else `none`.
+        rescale: Multiply constants by powers of two, where the ranges of values forbid lower precision, so that they
+            fit: what is linear or homogeneous is scaled along, and a normalisation takes the scale back, its epsilon
+            with it. `auto` (default): level auto with runs on samples, where the result is better for it and float32
+            results on the samples are equal to the bit; `no`: never; a dict: these constants, by name -> the exponent
+            of the power, as `Report.rescaled` has them.
 
     Returns:
         The report, with the converted program.

@@ -1,0 +1,271 @@
+"""Chooses the powers of two: as much computation as can be in the low format, by the fewest constants that change."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constants import INFINITY_OF_MASKS
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.cut_weights import LowWeights
+from amp_transpiler.precision.evidence import TensorRange
+from amp_transpiler.rescale.fit import Fit, fit_of_numbers, fit_of_range
+from amp_transpiler.rescale.places import Place, numbers_in
+from amp_transpiler.rescale.solve import Table, least
+from amp_transpiler.rescale.system import Exponent, System, Unknown, system_of
+
+__all__ = ["Scaling", "Scalings", "choose_scalings"]
+
+_FARTHEST = 24  # a power of two beyond it is of no use: the format's own range is not wider
+_SPARE = 2  # exponents beyond those that are needed
+_MOST_AXES = 3  # unknowns of one table; what depends on more counts each of its values by itself
+_LEAST_WEIGHT = 0.25  # of a node, in `LowWeights`: all other costs together are less
+_FEWNESS, _QUIETNESS, _NEARNESS = 0.5, 0.25, 0.125  # of that: changed constants; quiet numbers; large exponents
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scaling:
+    """A constant, or an epsilon, that is multiplied by a power of two.
+
+    Attributes:
+        place: where it is.
+        exponent: of the power; not 0.
+    """
+
+    place: Place
+    exponent: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scalings:
+    """What is multiplied by which power of two, and what that is for.
+
+    Attributes:
+        scalings: the constants, in the order of the program.
+        freed: nodes that fit the low format with them, and did not before.
+    """
+
+    scalings: tuple[Scaling, ...]
+    freed: tuple[ir.Node, ...]
+
+
+NOTHING = Scalings((), ())
+
+
+def choose_scalings(
+    model: ir.Model,
+    forms: Mapping[ir.Node, LowForm],
+    ranges: Mapping[str, TensorRange],
+    low: LowFormat,
+    headroom: float,
+) -> Scalings:
+    """Return the scalings of a program that let most of some nodes be low; none where that gains nothing.
+
+    Args:
+        model: a typed program without functions.
+        forms: nodes that may be low where their values fit -> their low forms.
+        ranges: value -> its range on data.
+        low: the low format.
+        headroom: how many times a range must fit.
+    """
+    system = system_of(model)
+    if not system.free:
+        return NOTHING
+    costs = _Costs(system, forms, ranges, low, headroom)
+    if not costs.needed:
+        return NOTHING
+    chosen = least(system.free, costs.numbers, list(costs.tables()))
+    exponents = {unknown: _value(exponent, chosen) for unknown, exponent in system.exponents.items()}
+    freed = tuple(node for node in forms if not costs.fits(node, {}) and costs.fits(node, exponents))
+    scalings = tuple(
+        Scaling(unknown, exponent)
+        for unknown, exponent in exponents.items()
+        if isinstance(unknown, Place) and exponent and not costs.is_free(unknown)
+    )
+    return Scalings(scalings, freed) if freed and scalings else NOTHING
+
+
+def _value(exponent: Exponent, chosen: Mapping[int, int]) -> int:
+    total = sum(factor * chosen[number] for number, factor in exponent.items())
+    assert total == int(total), "fractions of a power of two are impossible"
+    return int(total)
+
+
+class _Costs:
+    """The tables of one program.
+
+    Args:
+        system: its exponents.
+        forms: nodes -> their low forms.
+        ranges: value -> its range.
+        low: the low format.
+        headroom: how many times a range must fit.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        forms: Mapping[ir.Node, LowForm],
+        ranges: Mapping[str, TensorRange],
+        low: LowFormat,
+        headroom: float,
+    ) -> None:
+        self._system, self._forms, self._low, self._headroom = system, forms, low, headroom
+        self._ranges = ranges
+        self._fits: dict[Unknown, Fit | None] = {}
+        self._free: dict[Place, bool] = {}
+        self._exponents = range(-2 * _FARTHEST - 2, 2 * _FARTHEST + 3)
+        self._touched = {node: tuple(self._unknowns_of(node, form)) for node, form in forms.items()}
+        unfit = [unknown for touched in self._touched.values() for unknown in touched if not self._is_held(unknown, 0)]
+        self.needed = sorted({need for unknown in unfit if (need := self._need(unknown)) is not None})
+        farthest = min(_FARTHEST, max(map(abs, self.needed), default=0) + _SPARE)
+        self.numbers = range(-farthest, farthest + 1)
+        """The exponents that a free one may have."""
+
+    def _unknowns_of(self, node: ir.Node, form: LowForm) -> Iterator[Unknown]:
+        reads = self._system.reads.get(node)
+        if reads is None:
+            return
+        yield from (unknown for index in sorted(form.inputs) if (unknown := reads[index]) is not None)
+        yield from (node.outputs[index] for index in sorted(form.outputs))
+
+    def _fit(self, unknown: Unknown) -> Fit | None:
+        """Return the fit of a value or place; None where nothing is known of it."""
+        if unknown not in self._fits:
+            self._fits[unknown] = self._computed_fit(unknown)
+        return self._fits[unknown]
+
+    def _computed_fit(self, unknown: Unknown) -> Fit | None:
+        if isinstance(unknown, Place):
+            numbers = numbers_in(unknown)
+            self._free[unknown] = numbers.are_scaled_freely
+            fit = fit_of_numbers(numbers, self._low, self._exponents)
+            if numbers.largest >= INFINITY_OF_MASKS:  # it hides scores, and becomes the largest number
+                return dataclasses.replace(fit, fits=np.ones_like(fit.fits), quiet=np.zeros_like(fit.quiet))
+            return fit
+        seen = self._ranges.get(str(unknown.name))
+        return None if seen is None else fit_of_range(seen, self._low, self._headroom, self._exponents)
+
+    def is_free(self, place: Place) -> bool:
+        """Whether a power of two changes nothing of the numbers of a place."""
+        self._fit(place)
+        return self._free[place]
+
+    def _is_held(self, unknown: Unknown, exponent: int) -> bool:
+        fit = self._fit(unknown)
+        return fit is None or bool(fit.fits[exponent - fit.lowest])
+
+    def _need(self, unknown: Unknown) -> int | None:
+        """Return the nearest number of a free exponent at which a value or place fits; None if there is none."""
+        fit, exponent = self._fit(unknown), self._system.exponents.get(unknown)
+        if fit is None or exponent is None:
+            return None
+        suitable = np.flatnonzero(fit.fits) + fit.lowest
+        if not suitable.size:
+            return None
+        nearest = int(suitable[np.abs(suitable).argmin()])
+        most = max(abs(factor) for factor in exponent.values())
+        need = math.ceil(abs(nearest) / most)
+        return None if need > _FARTHEST else int(math.copysign(need, nearest))
+
+    def fits(self, node: ir.Node, exponents: Mapping[Unknown, int]) -> bool:
+        """Whether all that a node reads and computes fits at some exponents; what has none has 0."""
+        return all(self._is_held(unknown, exponents.get(unknown, 0)) for unknown in self._touched[node])
+
+    def tables(self) -> Iterator[Table]:
+        """Yield all costs."""
+        yield from _joined(
+            [*self._node_tables(), *self._place_tables(), *self._fractions(), *self._near()], len(self.numbers)
+        )
+
+    def _node_tables(self) -> Iterator[Table]:
+        weights = LowWeights()
+        for node, touched in self._touched.items():
+            weight = weights.high(node)
+            free = {number for unknown in touched for number in self._system.exponents.get(unknown, {})}
+            if not free or not weight:
+                continue
+            groups = [touched] if len(free) <= _MOST_AXES else [(unknown,) for unknown in touched]
+            for group in groups:
+                yield from self._unfit_table(group, weight / len(groups))
+
+    def _unfit_table(self, group: Iterable[Unknown], weight: float) -> Iterator[Table]:
+        described = [(unknown, fit) for unknown in group if (fit := self._fit(unknown)) is not None]
+        scope = tuple(sorted({number for unknown, _ in described for number in self._exponent(unknown)}))
+        if not scope or len(scope) > _MOST_AXES:
+            return
+        unfit = np.zeros((len(self.numbers),) * len(scope), bool)
+        quiet = np.zeros(unfit.shape)
+        for unknown, fit in described:
+            at = self._index(self._exponent(unknown), scope, fit)
+            unfit = unfit | ~fit.fits[at]
+            quiet = quiet + fit.quiet[at]
+        share = _QUIETNESS * _LEAST_WEIGHT / max(1, sum(map(len, self._touched.values())))
+        yield Table(scope, weight * unfit + share * quiet)
+
+    def _exponent(self, unknown: Unknown) -> Exponent:
+        return self._system.exponents.get(unknown, {})
+
+    def _index(self, exponent: Exponent, scope: tuple[int, ...], fit: Fit) -> np.ndarray:
+        """Return where in a fit the exponents of every combination of the unknowns are, its ends for those beyond."""
+        whole = np.floor(self._grid(exponent, scope)).astype(np.int64)
+        at: np.ndarray = np.clip(whole - fit.lowest, 0, len(fit.fits) - 1)
+        return at
+
+    def _grid(self, exponent: Exponent, scope: tuple[int, ...]) -> np.ndarray:
+        total = np.zeros((1,) * len(scope))
+        numbers = np.array(self.numbers, np.float64)
+        for number, factor in exponent.items():
+            shape = [len(self.numbers) if other == number else 1 for other in scope]
+            total = total + float(factor) * numbers.reshape(shape)
+        return total
+
+    def _place_tables(self) -> Iterator[Table]:
+        """Yield what it costs to change constants, and forbid what would change their numbers otherwise."""
+        places = [
+            (unknown, exponent) for unknown, exponent in self._system.exponents.items() if isinstance(unknown, Place)
+        ]
+        price = _FEWNESS * _LEAST_WEIGHT / max(1, len(places))
+        for place, exponent in places:
+            scope = tuple(sorted(exponent))
+            if len(scope) > _MOST_AXES or self.is_free(place):
+                continue
+            fit = self._fit(place)
+            assert fit is not None
+            grid = self._grid(exponent, scope)
+            inside = (grid >= fit.lowest) & (grid < fit.lowest + len(fit.fits))
+            exact = fit.is_exact[self._index(exponent, scope, fit)] & inside
+            costs = np.where(exact, price * (grid != 0), np.inf)
+            yield Table(scope, np.broadcast_to(costs, (len(self.numbers),) * len(scope)))
+
+    def _fractions(self) -> Iterator[Table]:
+        """Forbid exponents that are no whole numbers."""
+        known: set[tuple[tuple[int, object], ...]] = set()
+        for exponent in self._system.exponents.values():
+            key = tuple(sorted(exponent.items()))
+            if key in known or all(factor.denominator == 1 for factor in exponent.values()):
+                continue
+            known.add(key)
+            scope = tuple(sorted(exponent))
+            grid = self._grid(exponent, scope)
+            yield Table(scope, np.where(grid == np.floor(grid), 0.0, np.inf))
+
+    def _near(self) -> Iterator[Table]:
+        """Prefer small exponents among those that do as well."""
+        share = _NEARNESS * _LEAST_WEIGHT / (len(self._system.free) * len(self.numbers))
+        for number in self._system.free:
+            yield Table((number,), share * np.abs(np.array(self.numbers, np.float64)))
+
+
+def _joined(tables: Iterable[Table], size: int) -> Iterator[Table]:
+    """Yield tables with all costs of the same unknowns in one."""
+    totals: dict[tuple[int, ...], np.ndarray] = {}
+    for table in tables:
+        total = totals.get(table.scope)
+        totals[table.scope] = table.costs if total is None else total + table.costs
+    yield from (Table(scope, np.broadcast_to(costs, (size,) * len(scope))) for scope, costs in totals.items())

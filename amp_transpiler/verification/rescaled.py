@@ -1,0 +1,196 @@
+"""Rescales a program exactly where ranges forbid nodes, and proves by a run that no result changed by a bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.child_process.child import RUN_ERRORS
+from amp_transpiler.child_process.remote import open_program
+from amp_transpiler.conversion import candidate_of
+from amp_transpiler.errors import AmpError
+from amp_transpiler.graph.dtypes import FLOAT16
+from amp_transpiler.phrases import counted
+from amp_transpiler.precision.assign import assign
+from amp_transpiler.precision.balance import balanced
+from amp_transpiler.precision.constraints import Constraints, LowForm
+from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.program.program import Program
+from amp_transpiler.report.facts import Rescaling
+from amp_transpiler.rescale.apply import scaled_copy
+from amp_transpiler.rescale.choose import Scalings, choose_scalings
+from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.verification.accuracy import named_outputs
+from amp_transpiler.verification.fused_or_not import has_low_nodes, rank
+from amp_transpiler.verification.randomness import random_upstream
+from amp_transpiler.verification.verify import Compared
+
+__all__ = ["Rescaled", "computes_the_same", "is_better_rescaled", "may_rescale", "replayed", "rescaled"]
+
+logger = logging.getLogger(__name__)
+
+_NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, AmpError)
+
+_HELD_BY_VALUES = frozenset({"constant", "neighbours", "range"})
+"""Subjects of the reasons that other magnitudes may lift."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rescaled:
+    """A rescaled program, and the words about it.
+
+    Attributes:
+        program: the program; None where it would not compute the same.
+        rescaling: what the report says.
+    """
+
+    program: Program | None
+    rescaling: Rescaling
+
+
+def may_rescale(program: Program, policy: Policy) -> bool:
+    """Whether exact rescaling has a meaning for a prepared program.
+
+    A training step owns its constants as much as its user does, and what a recipe or a preset decided stays as it is.
+    Random operators draw other numbers in each run, so that nothing could be proven.
+    """
+    decides = policy.objective != "rules" and policy.low is FLOAT16 and not policy.settled
+    is_plain = program.step is None and not program.has_variables and program.merged is None
+    return decides and is_plain and not random_upstream(program.model)
+
+
+def rescaled(
+    prepared: Program,
+    policy: Policy,
+    ranges: RangeFaults,
+    evidence: Evidence,
+    feeds: Callable[[], Sequence[Mapping[str, Any]]],
+) -> Rescaled | None:
+    """Return a program rescaled so that more of its nodes fit the low format; None where none would.
+
+    Args:
+        prepared: the program; not changed.
+        policy: how it was decided about.
+        ranges: a look-up of constants.
+        evidence: the ranges of its values.
+        feeds: returns the samples, for the proof.
+    """
+    forms = dict(_forms(prepared.model, policy, ranges, evidence))
+    scalings = choose_scalings(prepared.model, forms, evidence.ranges, policy.low, policy.headroom)
+    if not scalings.scalings:
+        return None
+    exponents = {scaling.place.key: scaling.exponent for scaling in scalings.scalings}
+    program = scaled_copy(prepared, exponents)
+    assert program is not None, "places of a program are those of its copies"
+    if not computes_the_same(prepared, program, feeds()):
+        what = "rescaling was dropped: with constants times powers of two, float32 results differ on the samples"
+        return Rescaled(None, Rescaling(notes=(what,)))
+    return Rescaled(program, Rescaling(exponents, (_said(scalings, evidence),)))
+
+
+def _forms(
+    model: ir.Model, policy: Policy, ranges: RangeFaults, evidence: Evidence
+) -> Iterator[tuple[ir.Node, LowForm]]:
+    """Yield the nodes that are low, or that only values or their neighbours keep from it, with their low forms."""
+    # As if nothing were too large, and no time or tolerance counted: what is float32 then has other reasons.
+    small = {name: dataclasses.replace(seen, largest=min(seen.largest, 1.0)) for name, seen in evidence.ranges.items()}
+    free = dataclasses.replace(policy, objective="low", evidence=dataclasses.replace(evidence, ranges=small))
+    decisions = assign(model, free, ranges).decisions
+    constraints = Constraints(model, policy.target, policy.low)
+    for node in model.graph:
+        decision = decisions[node]
+        is_held = decision.reason.subject in _HELD_BY_VALUES and decision.reason.code != "folded"
+        if decision.precision == "low" or (decision.precision == "high" and is_held):
+            form = constraints.of(node).form
+            if form is not None:
+                yield node, form
+
+
+def is_better_rescaled(before: Compared, after: Compared, policy: Policy) -> bool:
+    """Whether the conversion of a rescaled program is better than that of the program as it was.
+
+    By its verdict, then as level auto chooses between conversions: by size, by time, or by both.
+
+    Args:
+        before: the conversion of the program as it was.
+        after: that of the rescaled program.
+        policy: how both were decided.
+    """
+    if not has_low_nodes(after.conversion):
+        return False
+    if rank(before) != rank(after):
+        return rank(after) < rank(before)
+    first = candidate_of(before.program, policy, written=has_low_nodes(before.conversion))  # else it is its source
+    second = candidate_of(after.program, policy)
+    if policy.objective == "balance":
+        return balanced({"low": first, "time": second}) == "time"
+    if policy.objective == "time":
+        return (second.milliseconds, second.bytes) < (first.milliseconds, first.bytes)
+    return (second.bytes, second.milliseconds) < (first.bytes, first.milliseconds)
+
+
+def replayed(program: Program, exponents: Mapping[str, int]) -> tuple[Program, Rescaling]:
+    """Return a program with the scalings of a recipe, and what the report says of them; as it is if they do not fit.
+
+    Args:
+        program: a prepared program; not changed.
+        exponents: key of a place -> the exponent of its power of two.
+    """
+    scaled = scaled_copy(program, exponents)
+    if scaled is None:
+        return program, Rescaling(notes=("not rescaled: the model has not all constants that are to be multiplied",))
+    count = counted(len(exponents), "constant")
+    return scaled, Rescaling(dict(exponents), (f"rescaled as asked for: {count} times powers of two",))
+
+
+def computes_the_same(program: Program, other: Program, feeds: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether two programs give the same results in float32, to the bit, on every sample."""
+    try:
+        with open_program(program, emulate=False) as first, open_program(other, emulate=False) as second:
+            return all(_equal(named_outputs(first, feed), named_outputs(second, feed)) for feed in map(dict, feeds))
+    except _NOT_RUN as error:
+        logger.info("not rescaled, since it could not be run: %s", error_text(error))
+        return False
+
+
+def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(_same_bits(first[name], second[name]) for name in first)
+
+
+def _same_bits(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        if first.dtype != second.dtype or first.shape != second.shape:
+            return False
+        is_text = first.dtype.kind == "O"
+        return bool((first == second).all()) if is_text else first.tobytes() == second.tobytes()
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(map(_same_bits, first, second))
+    return bool(first == second)
+
+
+def _said(scalings: Scalings, evidence: Evidence) -> str:
+    """Say what was rescaled, and for which values."""
+    powers = sorted({scaling.exponent for scaling in scalings.scalings})
+    powers_text = ", ".join(f"2^{power}" for power in powers[:4]) + (" and others" if len(powers) > 4 else "")
+    freed = scalings.freed
+    reaching = [
+        (seen.largest, str(value.name))
+        for node in freed
+        for value in (*node.inputs, *node.outputs)
+        if value is not None and (seen := evidence.ranges.get(str(value.name))) is not None
+    ]
+    largest, name = max(reaching, default=(0.0, ""))
+    count = len(scalings.scalings)
+    constants = "1 constant" if count == 1 else f"{count} constants"
+    nodes = "1 node" if len(freed) == 1 else f"{len(freed)} nodes"
+    return (
+        f"rescaled exactly, which --rescale no leaves out: {constants} times {powers_text}, so that {nodes} fit "
+        f"{FLOAT16.name} ('{name}' reaches {largest:.4g}); float32 results are equal to the bit on the samples"
+    )
