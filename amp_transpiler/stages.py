@@ -378,7 +378,7 @@ def _or_rescaled(job: Job, best: _Best) -> _Best:
     evidence = best.compared.basis.evidence
     if job.plan.options.rescale != "auto" or evidence is None or not evidence.ranges:
         return best
-    from amp_transpiler.verification.rescaled import is_better_rescaled, may_rescale, rescaled
+    from amp_transpiler.verification.rescaled import is_better_rescaled, may_pay, may_rescale, rescaled
 
     if not may_rescale(best.prepared, job.policy):
         return best
@@ -389,6 +389,8 @@ def _or_rescaled(job: Job, best: _Best) -> _Best:
         return best
     if proposal.program is None:
         return dataclasses.replace(best, rescaling=proposal.rescaling)
+    if not may_pay(proposal.program, job.policy, job.ranges):
+        return best
     other = _compared(job, proposal.program, None, _source_beside_fused(job))
     if not is_better_rescaled(best.compared, other, job.policy):
         return best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -77,7 +77,15 @@ class ScaleConstants(Pass[PassResult]):
                 for index, value in enumerate(item.reader.inputs):
                     if value is item.value:
                         set_input(item.reader, index, copies[key])
+        _drop_unread(model.graph, {value for value, _ in copies})
         return PassResult(model, modified=bool(self._scaled), count=len(self._scaled))
+
+
+def _drop_unread(graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+    """Drop the initializers of which all readers have copies."""
+    for value in values:
+        if value.is_initializer() and not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+            del graph.initializers[str(value.name)]
 
 
 def _product(value: ir.Value, exponent: int, name: str) -> ir.TensorProtocol:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,59 +45,53 @@ def fit_of_range(seen: TensorRange, low: LowFormat, headroom: float, exponents: 
         headroom: how many times the range must fit.
         exponents: those to look at.
     """
+    powers = _powers(exponents)
     histogram = seen.histogram
-    shares = _Shares(histogram.lowest, OCTAVES, histogram.counts, low)
-    largest = seen.largest * headroom
-    held = [largest * 2.0**exponent <= low.max for exponent in exponents]
-    return _fit(held, shares, exponents, np.ones(len(exponents), bool))
+    counts = _Counts(histogram.lowest, OCTAVES, histogram.counts)
+    return _fit(seen.largest * headroom * powers <= low.max, counts, low, exponents, np.ones(len(exponents), bool))
 
 
 def fit_of_numbers(numbers: Numbers, low: LowFormat, exponents: range) -> Fit:
     """Return the fit of a constant, or of an epsilon."""
-    shares = _Shares(numbers.lowest, 1, numbers.counts, low)
-    held = [numbers.largest * 2.0**exponent <= low.max for exponent in exponents]
-    exact = [
-        exponent == 0
-        or numbers.are_scaled_freely
-        or (
-            numbers.smallest * 2.0**exponent >= 2.0**_LEAST_NORMAL
-            and numbers.largest * 2.0**exponent <= FLOAT32.max
-            and numbers.smallest >= 2.0**_LEAST_NORMAL
-        )
-        for exponent in exponents
-    ]
-    return _fit(held, shares, exponents, np.array(exact))
+    powers, least = _powers(exponents), 2.0**_LEAST_NORMAL
+    largest = numbers.largest * powers
+    exact = np.ones(len(exponents), bool)
+    if not numbers.are_scaled_freely:
+        exact = (numbers.smallest * powers >= least) & (largest <= FLOAT32.max) & (numbers.smallest >= least)
+        exact[-exponents.start] = True
+    return _fit(largest <= low.max, _Counts(numbers.lowest, 1, numbers.counts), low, exponents, exact)
 
 
-def _fit(held: Sequence[bool], shares: _Shares, exponents: range, exact: np.ndarray) -> Fit:
-    quiet = np.array([shares.quiet(exponent) for exponent in exponents])
-    loss = np.array([shares.loss(exponent) for exponent in exponents])
-    fits = np.array(held) & (loss <= _SMALL_LOSS) & (quiet <= max(_FEW_QUIET, shares.quiet(0)))
+def _powers(exponents: range) -> np.ndarray:
+    powers: np.ndarray = np.exp2(np.arange(exponents.start, exponents.stop, dtype=np.float64))
+    return powers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Counts:
+    """How many numbers are of which magnitude: `counts[i]` from `2 ** (lowest + i * octaves)` on."""
+
+    lowest: int
+    octaves: int
+    counts: tuple[int, ...]
+
+
+def _fit(held: np.ndarray, counted: _Counts, low: LowFormat, exponents: range, exact: np.ndarray) -> Fit:
+    if not counted.counts:  # zeros
+        return Fit(exponents.start, held, np.zeros(len(exponents)), exact)
+    step = math.log2(low.smallest)
+    normal = round(step) + low.digits - 1
+    counts = np.array(counted.counts, np.float64)
+    begins = counted.lowest + counted.octaves * np.arange(len(counts))
+    scaled = begins + np.arange(exponents.start, exponents.stop)[:, None]  # a row for each exponent
+    below = scaled < normal
+    quiet = (counts * below).sum(axis=1) / counts.sum()
+    magnitude = np.exp2(np.clip(scaled + counted.octaves / 2.0, -300.0, 300.0))
+    error = np.minimum(magnitude, 2.0**step / math.sqrt(12.0))  # of one number; at most all of it
+    norm = (counts * magnitude**2).sum(axis=1)
+    loss = np.sqrt((counts * error**2 * below).sum(axis=1) / np.maximum(norm, 1e-300))
+    now = -exponents.start
+    if counts.sum() == 1.0:  # an epsilon, or another single number, may be rounded as it is
+        return Fit(exponents.start, held & (loss <= max(_SMALL_LOSS, float(loss[now]))), quiet, exact)
+    fits = held & (loss <= _SMALL_LOSS) & (quiet <= max(_FEW_QUIET, float(quiet[now])))
     return Fit(exponents.start, fits, quiet, exact)
-
-
-class _Shares:
-    """What becomes of numbers below the normal ones of a format, from their counts by magnitude."""
-
-    def __init__(self, lowest: int, octaves: int, counts: Sequence[int], low: LowFormat) -> None:
-        self._powers = lowest + octaves * np.arange(len(counts))
-        self._counts = np.array(counts, np.float64)
-        self._middle = self._powers + octaves / 2.0
-        self._normal = round(math.log2(low.smallest)) + low.digits - 1
-        self._step = math.log2(low.smallest)
-
-    def quiet(self, exponent: int) -> float:
-        """Return the share of the numbers that are below the normal ones."""
-        below = self._counts[self._powers + exponent < self._normal].sum()
-        return float(below / max(1.0, self._counts.sum()))
-
-    def loss(self, exponent: int) -> float:
-        """Return the norm of what rounding takes of the numbers below the normal ones, over the norm of all."""
-        if not self._counts.size:
-            return 0.0
-        scaled = self._middle + exponent
-        magnitude = np.exp2(np.clip(scaled, -300.0, 300.0))
-        error = np.minimum(magnitude, 2.0**self._step / math.sqrt(12.0))  # of one number; at most all of it
-        below = self._powers + exponent < self._normal
-        norm = float((self._counts * magnitude**2).sum())
-        return math.sqrt(float((self._counts * error**2)[below].sum()) / norm) if norm else 0.0

@@ -14,9 +14,9 @@ from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.rescale.rules import EPSILONS, rule_of
 
-__all__ = ["Numbers", "Place", "Places", "epsilon_of", "is_scalable", "numbers_in", "places_of"]
+__all__ = ["Numbers", "Place", "Places", "epsilon_of", "is_scalable", "key_of_product", "numbers_in", "places_of"]
 
-_COPIED = 64  # elements: so small a constant may be copied for one of its readers
+_COPIED = 1 << 14  # elements: so small a constant may be copied for one of its readers
 _EPSILON = 1e-5
 
 
@@ -28,11 +28,13 @@ class Place:
         value: the constant; None for an attribute.
         node: the reader that the constant is copied for, or the node that has the attribute; None: all readers.
         attribute: the name of the attribute; empty for a constant.
+        index: the input of the reader, for a constant that is the same at every scale, so that none is copied.
     """
 
     value: ir.Value | None
     node: ir.Node | None = None
     attribute: str = ""
+    index: int | None = None
 
     @property
     def key(self) -> str:
@@ -41,6 +43,11 @@ class Place:
             assert self.node is not None, "an attribute has a node"
             return f"{self.node.name}.{self.attribute}"
         return str(self.value.name) if self.node is None else f"{self.value.name} of {self.node.name}"
+
+
+def key_of_product(value: ir.Value) -> str:
+    """Return a name for the product of a value and a power of two, which is added to a program."""
+    return f"new product of {value.name}"
 
 
 class Places:
@@ -52,8 +59,9 @@ class Places:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._of: dict[tuple[ir.Value | None, ir.Node | None, str], Place] = {}
+        self._of: dict[Place, Place] = {}  # one object a place
         self._fixed: dict[ir.Value, bool] = {}
+        self._zeros: dict[ir.Value, bool] = {}
 
     def of_input(self, node: ir.Node, index: int) -> Place | None:
         """Return the place of a constant that a node of the main graph reads; None if it must stay as it is."""
@@ -61,19 +69,29 @@ class Places:
         tensor = constant_of(value)
         assert value is not None
         assert tensor is not None
-        if tensor.size <= _COPIED and self._is_shared(value):
-            return self._place(value, node, "")
-        return None if self._is_fixed(value) else self._place(value, None, "")
+        if len(value.uses()) > 1 and self._is_scaled_freely(value, tensor):
+            return self._place(Place(value, node, index=index))
+        if not self._is_shared(value):
+            return self._place(Place(value))
+        if tensor.size <= _COPIED:
+            return self._place(Place(value, node))
+        return None if self._is_fixed(value) else self._place(Place(value))
 
     def of_attribute(self, node: ir.Node, name: str) -> Place:
         """Return the place of a number that is an attribute."""
-        return self._place(None, node, name)
+        return self._place(Place(None, node, name))
 
-    def _place(self, value: ir.Value | None, node: ir.Node | None, attribute: str) -> Place:
-        return self._of.setdefault((value, node, attribute), Place(value, node, attribute))
+    def _place(self, place: Place) -> Place:
+        return self._of.setdefault(place, place)
 
     def _is_shared(self, value: ir.Value) -> bool:
         return self._is_fixed(value) or len({id(user) for user, _ in value.uses()}) > 1
+
+    def _is_scaled_freely(self, value: ir.Value, tensor: ir.TensorProtocol) -> bool:
+        """Whether a constant ties nothing: zeros are the same at every scale, and biases of zeros are often shared."""
+        if value not in self._zeros:
+            self._zeros[value] = read(tensor, _numbers).are_scaled_freely
+        return self._zeros[value]
 
     def _is_fixed(self, value: ir.Value) -> bool:
         """Whether somebody else sees a constant: a body, or the caller, who may fetch or replace it."""
@@ -153,22 +171,25 @@ def epsilon_of(place: Place) -> float:
 
 
 def _numbers(array: np.ndarray) -> Numbers:
-    """Return the numbers of an array, in blocks."""
-    flat, counts = array.reshape(-1), np.zeros(_EXPONENTS, np.int64)
-    largest, smallest = 0.0, np.inf
+    """Return the numbers of an array, in blocks, by the bits of their exponents."""
+    flat, counts = np.ravel(array).view(np.uint32), np.zeros(_EXPONENTS, np.int64)
+    largest, least = 0, int(_INFINITE)
     for at in range(0, flat.size, _BLOCK):
-        block = np.abs(flat[at : at + _BLOCK])
-        block = block[np.isfinite(block) & (block > 0.0)]
-        if block.size:
-            largest, smallest = max(largest, float(block.max())), min(smallest, float(block.min()))
-            counts += np.bincount(np.frexp(block)[1] - 1 + _OFFSET, minlength=_EXPONENTS)
-    filled = np.flatnonzero(counts)
+        bits = flat[at : at + _BLOCK] & _MAGNITUDE
+        counts += np.bincount(bits >> _FRACTION, minlength=_EXPONENTS)
+        counts[0] -= bits.size - np.count_nonzero(bits)
+        before = bits - _ONE  # zero becomes the largest of all
+        least = min(least, int(before.min()) + 1)
+        largest = max(largest, int(np.where(bits < _INFINITE, bits, 0).max()))
+    filled = np.flatnonzero(counts[:-1])  # the last one is of infinities
     if not filled.size:
         return Numbers(0.0, np.inf, 0, (), flat.size)
     first, last = int(filled[0]), int(filled[-1])
-    return Numbers(largest, float(smallest), first - _OFFSET, tuple(counts[first : last + 1].tolist()), flat.size)
+    smallest, most = (float(np.uint32(each).view(np.float32)) for each in (least, largest))
+    return Numbers(most, smallest, first - _OFFSET, tuple(counts[first : last + 1].tolist()), flat.size)
 
 
-_BLOCK = 1 << 20
-_OFFSET = 150  # float32's least exponent is -149
-_EXPONENTS = 300
+_BLOCK = 1 << 17  # elements that are looked at together: they stay in the processor's cache
+_MAGNITUDE, _INFINITE, _ONE, _FRACTION = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000), np.uint32(1), np.uint32(23)
+_OFFSET = 127  # of the exponent in the bits; numbers below the normal ones count with the least exponent
+_EXPONENTS = 256

@@ -19,10 +19,27 @@ from amp_transpiler.precision.constraints import is_float32
 from amp_transpiler.rescale.places import Place, Places, is_scalable
 from amp_transpiler.rescale.rules import EVERY, Form, Rule, Slot, rule_of
 
-__all__ = ["Exponent", "System", "Unknown", "system_of"]
+__all__ = [
+    "AtBorder",
+    "Exponent",
+    "System",
+    "Unknown",
+    "cuts_of",
+    "is_border_slot",
+    "is_made_at_border",
+    "system_of",
+]
 
-Unknown: TypeAlias = "ir.Value | Place"
-"""What has an exponent: a value that is no constant, or a place."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AtBorder:
+    """A value as a border makes or reads it: unscaled."""
+
+    value: ir.Value
+
+
+Unknown: TypeAlias = "ir.Value | Place | AtBorder"
+"""What has an exponent: a value that is no constant, or a place; 0 at a border."""
 
 Exponent: TypeAlias = Mapping[int, Fraction]
 """An exponent as a sum of free ones: number of a free exponent -> its factor."""
@@ -38,29 +55,71 @@ class System:
         free: the numbers of the free exponents.
         exponents: value or place -> its exponent; one that is missing is 0.
         reads: node of the main graph -> the unknowns that it reads, by index of the input; None for one that is fixed.
+        results: likewise those that it computes, by index of the output.
+        cuts: values that are scaled on one side only: a product by a power of two must be added for any exponent but 0.
     """
 
     free: tuple[int, ...]
     exponents: Mapping[Unknown, Exponent]
     reads: Mapping[ir.Node, tuple[Unknown | None, ...]]
+    results: Mapping[ir.Node, tuple[Unknown | None, ...]]
+    cuts: frozenset[ir.Value] = frozenset()
 
 
-def system_of(model: ir.Model) -> System:
-    """Return the system of a typed program without functions. What bodies compute or read is fixed."""
-    builder = _Builder(model)
+def system_of(model: ir.Model, *, may_cut: bool = False) -> System:
+    """Return the system of a typed program without functions. What bodies read is fixed.
+
+    Args:
+        model: the program.
+        may_cut: whether a value that only one side of is a border may be scaled on the other side.
+    """
+    builder = _Builder(model, cuts_of(model) if may_cut else frozenset())
     for node in model.graph:
         builder.add(node)
     return builder.solved()
 
 
+def cuts_of(model: ir.Model) -> frozenset[ir.Value]:
+    """Return the values between a border and something that is scaled: where a product may take the scale on or off."""
+    captured = {value for node in model.graph if has_bodies(node) for value in reads_of(node)}
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    return frozenset(
+        value
+        for value in values
+        if is_float32(value) and not is_scalable(value) and value not in captured and _is_between(value)
+    )
+
+
+def _is_between(value: ir.Value) -> bool:
+    is_free = [not is_border_slot(user, ("x", index)) for user, index in value.uses()]
+    if is_made_at_border(value):
+        return any(is_free)
+    return value.is_graph_output() or not all(is_free)
+
+
+def is_made_at_border(value: ir.Value) -> bool:
+    """Whether a value comes from outside, or from an operator whose results are unscaled."""
+    node = value.producer()
+    return node is None or is_border_slot(node, ("y", value.index() or 0))
+
+
+def is_border_slot(node: ir.Node, slot: Slot) -> bool:
+    """Whether a slot of a node of the main graph is unscaled."""
+    if has_bodies(node):
+        return True
+    mentioned = rule_of(node).mentioned
+    return slot not in mentioned and (slot[0], EVERY) not in mentioned
+
+
 class _Builder:
-    def __init__(self, model: ir.Model) -> None:
-        self._graph, self._places = model.graph, Places(model)
+    def __init__(self, model: ir.Model, cuts: frozenset[ir.Value]) -> None:
+        self._cuts, self._places = cuts, Places(model)
         self._numbers: dict[Unknown, int] = {}
         self._parents = [_ZERO]
         self._is_place = [False]
         self._equations: list[dict[int, int]] = []
         self._reads: dict[ir.Node, tuple[Unknown | None, ...]] = {}
+        self._results: dict[ir.Node, tuple[Unknown | None, ...]] = {}
         for value in (*model.graph.inputs, *model.graph.outputs):
             self._fix(value)
 
@@ -72,16 +131,17 @@ class _Builder:
             return
         rule = rule_of(node)
         reads = tuple(self._unknown_read(node, index) for index in range(len(node.inputs)))
-        self._reads[node] = reads
+        results = tuple(self._unknown_made(node, index) for index in range(len(node.outputs)))
+        self._reads[node], self._results[node] = reads, results
         slots: dict[Slot, int] = {}
         for index, (read, unknown) in enumerate(zip(node.inputs, reads, strict=True)):
             if read is not None and read.name:
-                slots["x", index] = _ZERO if unknown is None else self._number(unknown)
-        for index, result in enumerate(node.outputs):
+                slots["x", index] = self._number(unknown)
+        for index, (result, unknown) in enumerate(zip(node.outputs, results, strict=True)):
             if result.name:
-                slots["y", index] = self._number(result) if is_float32(result) else _ZERO
+                slots["y", index] = self._number(unknown)
         for slot, number in slots.items():
-            if slot not in rule.mentioned and (slot[0], EVERY) not in rule.mentioned:
+            if is_border_slot(node, slot):
                 self._join(number, _ZERO)
         for kind, name in rule.mentioned:
             if kind == "@" and isinstance(name, str):
@@ -92,7 +152,14 @@ class _Builder:
         value = node.inputs[index]
         if is_scalable(value):
             return self._places.of_input(node, index)
-        return value if is_float32(value) else None
+        return self._unknown(value, node, ("x", index)) if is_float32(value) else None
+
+    def _unknown_made(self, node: ir.Node, index: int) -> Unknown | None:
+        value = node.outputs[index]
+        return self._unknown(value, node, ("y", index)) if is_float32(value) else None
+
+    def _unknown(self, value: ir.Value, node: ir.Node, slot: Slot) -> Unknown:
+        return AtBorder(value) if value in self._cuts and is_border_slot(node, slot) else value
 
     def _add_chains(self, rule: Rule, node: ir.Node, slots: Mapping[Slot, int]) -> None:
         def is_float_slot(slot: Slot) -> bool:
@@ -123,7 +190,9 @@ class _Builder:
         elif equation:
             self._equations.append(equation)
 
-    def _number(self, unknown: Unknown) -> int:
+    def _number(self, unknown: Unknown | None) -> int:
+        if unknown is None or isinstance(unknown, AtBorder):
+            return _ZERO
         number = self._numbers.get(unknown)
         if number is None:
             number = self._numbers[unknown] = len(self._parents)
@@ -132,7 +201,7 @@ class _Builder:
         return number
 
     def _fix(self, value: ir.Value) -> None:
-        if is_float32(value) and not is_scalable(value):
+        if is_float32(value) and not is_scalable(value) and value not in self._cuts:
             self._join(self._number(value), _ZERO)
 
     def _root(self, number: int) -> int:
@@ -159,7 +228,7 @@ class _Builder:
             if (exponent := _resolved(self._root(number), definitions, memory))
         }
         free = sorted({number for exponent in exponents.values() for number in exponent})
-        return System(tuple(free), exponents, self._reads)
+        return System(tuple(free), exponents, self._reads, self._results, self._cuts)
 
     def _eliminated(self) -> dict[int, Exponent]:
         """Return the unknowns that equations define, each as a sum of others that are defined later or free."""
@@ -192,7 +261,7 @@ class _Builder:
 
     def _rank(self, number: int, factor: Fraction, counts: Mapping[int, int]) -> tuple[bool, bool, Fraction, int]:
         is_own = self._is_place[number] and counts.get(number, 0) == 1
-        return not is_own, not self._is_place[number], abs(abs(factor) - 1), number
+        return not is_own, not self._is_place[number], abs(abs(factor) - 1), -number  # the latest: chains stay short
 
 
 def _others(equations: Iterable[dict[int, Fraction]], chosen: Iterable[bool]) -> Iterator[dict[int, Fraction]]:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.remote import open_program
-from amp_transpiler.conversion import candidate_of
+from amp_transpiler.conversion import Trials, candidate_of
 from amp_transpiler.errors import AmpError
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.phrases import counted
@@ -32,7 +32,7 @@ from amp_transpiler.verification.fused_or_not import has_low_nodes, rank
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.verify import Compared
 
-__all__ = ["Rescaled", "computes_the_same", "is_better_rescaled", "may_rescale", "replayed", "rescaled"]
+__all__ = ["Rescaled", "computes_the_same", "is_better_rescaled", "may_pay", "may_rescale", "replayed", "rescaled"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,17 +82,26 @@ def rescaled(
         evidence: the ranges of its values.
         feeds: returns the samples, for the proof.
     """
+    if not _are_beyond(prepared.model, policy, ranges, evidence):
+        return None
     forms = dict(_forms(prepared.model, policy, ranges, evidence))
     scalings = choose_scalings(prepared.model, forms, evidence.ranges, policy.low, policy.headroom)
-    if not scalings.scalings:
+    exponents = scalings.exponents
+    if not exponents:
         return None
-    exponents = {scaling.place.key: scaling.exponent for scaling in scalings.scalings}
     program = scaled_copy(prepared, exponents)
     assert program is not None, "places of a program are those of its copies"
     if not computes_the_same(prepared, program, feeds()):
         what = "rescaling was dropped: with constants times powers of two, float32 results differ on the samples"
         return Rescaled(None, Rescaling(notes=(what,)))
     return Rescaled(program, Rescaling(exponents, (_said(scalings, evidence),)))
+
+
+def _are_beyond(model: ir.Model, policy: Policy, ranges: RangeFaults, evidence: Evidence) -> bool:
+    """Whether a value or a constant does not fit the low format: most programs end here."""
+    if any(seen.largest * policy.headroom > policy.low.max for seen in evidence.ranges.values()):
+        return True
+    return any(ranges.of(value) for node in model.graph for value in node.inputs)
 
 
 def _forms(
@@ -136,6 +145,19 @@ def is_better_rescaled(before: Compared, after: Compared, policy: Policy) -> boo
     return (second.bytes, second.milliseconds) < (first.bytes, first.milliseconds)
 
 
+def may_pay(rescaled_program: Program, policy: Policy, ranges: RangeFaults) -> bool:
+    """Whether the conversion of a rescaled program can be predicted to pay, as if all of it were accurate.
+
+    Args:
+        rescaled_program: the program; not changed.
+        policy: how to decide.
+        ranges: a look-up of constants.
+    """
+    if policy.objective != "balance":
+        return True
+    return balanced(Trials(rescaled_program, ranges).candidates(policy)) != "float32"
+
+
 def replayed(program: Program, exponents: Mapping[str, int]) -> tuple[Program, Rescaling]:
     """Return a program with the scalings of a recipe, and what the report says of them; as it is if they do not fit.
 
@@ -177,7 +199,7 @@ def _same_bits(first: Any, second: Any) -> bool:
 
 def _said(scalings: Scalings, evidence: Evidence) -> str:
     """Say what was rescaled, and for which values."""
-    powers = sorted({scaling.exponent for scaling in scalings.scalings})
+    powers = sorted(set(scalings.exponents.values()))
     powers_text = ", ".join(f"2^{power}" for power in powers[:4]) + (" and others" if len(powers) > 4 else "")
     freed = scalings.freed
     reaching = [
@@ -187,10 +209,10 @@ def _said(scalings: Scalings, evidence: Evidence) -> str:
         if value is not None and (seen := evidence.ranges.get(str(value.name))) is not None
     ]
     largest, name = max(reaching, default=(0.0, ""))
-    count = len(scalings.scalings)
-    constants = "1 constant" if count == 1 else f"{count} constants"
-    nodes = "1 node" if len(freed) == 1 else f"{len(freed)} nodes"
+    constants = counted(len(scalings.scalings), "constant")
+    added = counted(len(scalings.inserted), "added product") if scalings.inserted else ""
     return (
-        f"rescaled exactly, which --rescale no leaves out: {constants} times {powers_text}, so that {nodes} fit "
-        f"{FLOAT16.name} ('{name}' reaches {largest:.4g}); float32 results are equal to the bit on the samples"
+        f"rescaled exactly, which --rescale no leaves out: {constants}{' and ' * bool(added)}{added} times "
+        f"{powers_text}, so that {counted(len(freed), 'node')} fit {FLOAT16.name} ('{name}' reaches {largest:.4g}); "
+        "float32 results are equal to the bit on the samples"
     )
