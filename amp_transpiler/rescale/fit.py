@@ -16,6 +16,7 @@ __all__ = ["Fit", "fit_of_numbers", "fit_of_range"]
 
 _SMALL_LOSS = 2.0**-7  # of a norm: the share that a constant may lose by rounding (`precision/ranges.py`)
 _FEW_QUIET = 0.25  # of the numbers: so many may go below the normal numbers of the format
+_KEPT = 2.0**6  # times the least number of the format: so large must a bound be (`precision/near_zero.py`)
 _LEAST_NORMAL = -126  # the exponent of float32's: a constant below it would lose bits
 
 
@@ -59,7 +60,11 @@ def fit_of_numbers(numbers: Numbers, low: LowFormat, exponents: range) -> Fit:
     if not numbers.are_scaled_freely:
         exact = (numbers.smallest * powers >= least) & (largest <= FLOAT32.max) & (numbers.smallest >= least)
         exact[-exponents.start] = True
-    return _fit(largest <= low.max, _Counts(numbers.lowest, 1, numbers.counts), low, exponents, exact)
+    counts = _Counts(numbers.lowest, 1, numbers.counts)
+    if numbers.size == 1:  # an epsilon may be rounded, but as a bound it says something only from there on
+        held = (largest <= low.max) & ((largest >= _KEPT * low.smallest) | (numbers.largest == 0.0))
+        return Fit(exponents.start, held, np.zeros(len(exponents)), exact)
+    return _fit(largest <= low.max, counts, low, exponents, exact)
 
 
 def _powers(exponents: range) -> np.ndarray:
@@ -90,8 +95,5 @@ def _fit(held: np.ndarray, counted: _Counts, low: LowFormat, exponents: range, e
     error = np.minimum(magnitude, 2.0**step / math.sqrt(12.0))  # of one number; at most all of it
     norm = (counts * magnitude**2).sum(axis=1)
     loss = np.sqrt((counts * error**2 * below).sum(axis=1) / np.maximum(norm, 1e-300))
-    now = -exponents.start
-    if counts.sum() == 1.0:  # an epsilon, or another single number, may be rounded as it is
-        return Fit(exponents.start, held & (loss <= max(_SMALL_LOSS, float(loss[now]))), quiet, exact)
-    fits = held & (loss <= _SMALL_LOSS) & (quiet <= max(_FEW_QUIET, float(quiet[now])))
+    fits = held & (loss <= _SMALL_LOSS) & (quiet <= max(_FEW_QUIET, float(quiet[-exponents.start])))
     return Fit(exponents.start, fits, quiet, exact)

@@ -19,7 +19,8 @@ from amp_transpiler.phrases import counted
 from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.balance import balanced
 from amp_transpiler.precision.constraints import Constraints, LowForm
-from amp_transpiler.precision.evidence import Evidence
+from amp_transpiler.precision.evidence import Evidence, range_fault
+from amp_transpiler.precision.numerics import normalisations
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
@@ -40,6 +41,8 @@ _NOT_RUN: tuple[type[Exception], ...] = (*RUN_ERRORS, AmpError)
 
 _HELD_BY_VALUES = frozenset({"constant", "neighbours", "range"})
 """Subjects of the reasons that other magnitudes may lift."""
+_HELD_NEAR_ZERO = frozenset({"near-zero", "read-near-zero"})
+"""Codes of others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,9 +85,15 @@ def rescaled(
         evidence: the ranges of its values.
         feeds: returns the samples, for the proof.
     """
-    if not _are_beyond(prepared.model, policy, ranges, evidence):
+    if not _is_any_beyond(prepared.model, policy, ranges, evidence):
         return None
     forms = dict(_forms(prepared.model, policy, ranges, evidence))
+    squares = {
+        node for group in normalisations(list(prepared.model.graph)) for node in group
+    }  # float32 is as good there
+    held = (item for item in forms.items() if item[0] not in squares)
+    if not any(_is_beyond(node, form, policy, ranges, evidence) for node, form in held):
+        return None
     scalings = choose_scalings(prepared.model, forms, evidence.ranges, policy.low, policy.headroom)
     exponents = scalings.exponents
     if not exponents:
@@ -97,11 +106,18 @@ def rescaled(
     return Rescaled(program, Rescaling(exponents, (_said(scalings, evidence),)))
 
 
-def _are_beyond(model: ir.Model, policy: Policy, ranges: RangeFaults, evidence: Evidence) -> bool:
-    """Whether a value or a constant does not fit the low format: most programs end here."""
+def _is_any_beyond(model: ir.Model, policy: Policy, ranges: RangeFaults, evidence: Evidence) -> bool:
+    """Whether any value or constant does not fit the low format: most programs end here."""
     if any(seen.largest * policy.headroom > policy.low.max for seen in evidence.ranges.values()):
         return True
     return any(ranges.of(value) for node in model.graph for value in node.inputs)
+
+
+def _is_beyond(node: ir.Node, form: LowForm, policy: Policy, ranges: RangeFaults, evidence: Evidence) -> bool:
+    """Whether a range or a constant forbids a node to be low."""
+    if range_fault(node, form, evidence.ranges, policy.low, policy.headroom):
+        return True
+    return any(ranges.of(node.inputs[index]) for index in form.inputs)
 
 
 def _forms(
@@ -115,7 +131,8 @@ def _forms(
     constraints = Constraints(model, policy.target, policy.low)
     for node in model.graph:
         decision = decisions[node]
-        is_held = decision.reason.subject in _HELD_BY_VALUES and decision.reason.code != "folded"
+        reason = decision.reason
+        is_held = reason.code in _HELD_NEAR_ZERO or (reason.subject in _HELD_BY_VALUES and reason.code != "folded")
         if decision.precision == "low" or (decision.precision == "high" and is_held):
             form = constraints.of(node).form
             if form is not None:
