@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
 
 import numpy as np
 import onnx
@@ -311,7 +314,9 @@ def largest_value(path: pathlib.Path) -> float:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with np.load(path.with_suffix(".npz")) as arrays:
         results = session.run(None, dict(arrays))
-    sums = {name for node in model.graph.node if node.op_type in ("Add", "Sum") for name in node.output}
+    constants = {tensor.name for tensor in model.graph.initializer}
+    adding = [node for node in model.graph.node if node.op_type in ("Add", "Sum") and constants.isdisjoint(node.input)]
+    sums = {name for node in adding for name in node.output}
     named = zip((info.name for info in session.get_outputs()), results, strict=True)
     sizes = (float(np.abs(array).max()) for name, array in named if name in sums and array.dtype == np.float32)
     return max(size for size in sizes if size < _MASK)

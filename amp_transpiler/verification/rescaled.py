@@ -28,7 +28,7 @@ from amp_transpiler.report.facts import Rescaling
 from amp_transpiler.rescale.apply import scaled_copy
 from amp_transpiler.rescale.choose import Scalings, choose_scalings
 from amp_transpiler.runtime.ort import error_text
-from amp_transpiler.verification.accuracy import named_outputs
+from amp_transpiler.verification.accuracy import CannotCompare, named_outputs
 from amp_transpiler.verification.fused_or_not import has_low_nodes, rank
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.verify import Compared
@@ -98,9 +98,14 @@ def rescaled(
     exponents = scalings.exponents
     if not exponents:
         return None
+    try:
+        samples = feeds()
+    except CannotCompare as reason:
+        logger.info("not rescaled, since nothing could be proven: %s", reason)
+        return None
     program = scaled_copy(prepared, exponents)
     assert program is not None, "places of a program are those of its copies"
-    if not computes_the_same(prepared, program, feeds()):
+    if not computes_the_same(prepared, program, samples):
         what = "rescaling was dropped: with constants times powers of two, float32 results differ on the samples"
         return Rescaled(None, Rescaling(notes=(what,)))
     return Rescaled(program, Rescaling(exponents, (_said(scalings, evidence),)))
