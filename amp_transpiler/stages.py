@@ -382,9 +382,8 @@ def _or_rescaled(job: Job, best: _Best) -> _Best:
 
     if not may_rescale(best.prepared, job.policy):
         return best
-    with job.clock.phase("rescale"):
-        feeds = functools.partial(_feeds, job, best)
-        proposal = rescaled(best.prepared, job.policy, job.ranges, evidence, feeds)
+    feeds = functools.partial(_feeds, job, best)
+    proposal = rescaled(best.prepared, job.policy, job.ranges, evidence, feeds, job.clock.phase)
     if proposal is None:
         return best
     if proposal.program is None:

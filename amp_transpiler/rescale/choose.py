@@ -21,7 +21,7 @@ from amp_transpiler.rescale.places import Place, key_of_product, numbers_in
 from amp_transpiler.rescale.solve import Table, least
 from amp_transpiler.rescale.system import AtBorder, Exponent, System, Unknown, system_of
 
-__all__ = ["Scaling", "Scalings", "choose_scalings"]
+__all__ = ["NOTHING", "Scaling", "Scalings", "choose_scalings"]
 
 _FARTHEST = 24  # a power of two beyond it is of no use: the format's own range is not wider
 _SPARE = 2  # exponents beyond those that are needed
@@ -68,6 +68,7 @@ class Scalings:
 
 
 NOTHING = Scalings((), ())
+"""Those of a program that stays as it is."""
 
 
 def choose_scalings(

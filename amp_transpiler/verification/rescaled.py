@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.facts import Rescaling
 from amp_transpiler.rescale.apply import scaled_copy
-from amp_transpiler.rescale.choose import Scalings, choose_scalings
+from amp_transpiler.rescale.choose import NOTHING, Scalings, choose_scalings
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, named_outputs
 from amp_transpiler.verification.fused_or_not import has_low_nodes, rank
@@ -75,6 +76,7 @@ def rescaled(
     ranges: RangeFaults,
     evidence: Evidence,
     feeds: Callable[[], Sequence[Mapping[str, Any]]],
+    phase: Callable[[str], contextlib.AbstractContextManager[None]],
 ) -> Rescaled | None:
     """Return a program rescaled so that more of its nodes fit the low format; None where none would.
 
@@ -84,31 +86,35 @@ def rescaled(
         ranges: a look-up of constants.
         evidence: the ranges of its values.
         feeds: returns the samples, for the proof.
+        phase: times a block.
     """
     if not _is_any_beyond(prepared.model, policy, ranges, evidence):
         return None
-    forms = dict(_forms(prepared.model, policy, ranges, evidence))
-    squares = {
-        node for group in normalisations(list(prepared.model.graph)) for node in group
-    }  # float32 is as good there
+    with phase("rescale"):
+        scalings = _scalings(prepared.model, policy, ranges, evidence)
+        if not scalings.exponents:
+            return None
+        program = scaled_copy(prepared, scalings.exponents)
+        assert program is not None, "places of a program are those of its copies"
+        try:
+            samples = feeds()
+        except CannotCompare as reason:
+            logger.info("not rescaled, since nothing could be proven: %s", reason)
+            return None
+        if not computes_the_same(prepared, program, samples):
+            what = "rescaling was dropped: with constants times powers of two, float32 results differ on the samples"
+            return Rescaled(None, Rescaling(notes=(what,)))
+        return Rescaled(program, Rescaling(scalings.exponents, (_said(scalings, evidence),)))
+
+
+def _scalings(model: ir.Model, policy: Policy, ranges: RangeFaults, evidence: Evidence) -> Scalings:
+    """Choose the scalings of a program; none where only normalisations are beyond the range: float32 does for them."""
+    forms = dict(_forms(model, policy, ranges, evidence))
+    squares = {node for group in normalisations(list(model.graph)) for node in group}
     held = (item for item in forms.items() if item[0] not in squares)
     if not any(_is_beyond(node, form, policy, ranges, evidence) for node, form in held):
-        return None
-    scalings = choose_scalings(prepared.model, forms, evidence.ranges, policy.low, policy.headroom)
-    exponents = scalings.exponents
-    if not exponents:
-        return None
-    try:
-        samples = feeds()
-    except CannotCompare as reason:
-        logger.info("not rescaled, since nothing could be proven: %s", reason)
-        return None
-    program = scaled_copy(prepared, exponents)
-    assert program is not None, "places of a program are those of its copies"
-    if not computes_the_same(prepared, program, samples):
-        what = "rescaling was dropped: with constants times powers of two, float32 results differ on the samples"
-        return Rescaled(None, Rescaling(notes=(what,)))
-    return Rescaled(program, Rescaling(exponents, (_said(scalings, evidence),)))
+        return NOTHING
+    return choose_scalings(model, forms, evidence.ranges, policy.low, policy.headroom)
 
 
 def _is_any_beyond(model: ir.Model, policy: Policy, ranges: RangeFaults, evidence: Evidence) -> bool:
