@@ -13,7 +13,7 @@ from amp_transpiler.files.loading import Source
 from amp_transpiler.files.saving import DefaultPlace
 from amp_transpiler.job import Job
 from amp_transpiler.ops.fusions import NO_FUSION
-from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.options.conversion import ConversionOptions, Rescale
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
 from amp_transpiler.precision.limits import Mismatch, Tolerance
@@ -98,6 +98,7 @@ def transpile(
     fuse: str | None = None,
     build: BuildWish = "auto",
     pad_weights: bool = False,
+    rescale: Rescale = "auto",
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -216,6 +217,11 @@ def transpile(
             that is predicted to save time on `--device`: kernels for tensor cores want 8 numbers, or a multiple, in a
             row. GPT-2's last product has 50,257 columns. Only for target `cuda`, and no device has confirmed what it
             saves.
+        rescale: Multiply constants by powers of two, where the ranges of values forbid lower precision, so that they
+            fit: what is linear or homogeneous is scaled along, and a normalisation takes the scale back, its epsilon
+            with it. `auto` (default): level auto with runs on samples, where the result is better for it and float32
+            results on the samples are equal to the bit; `no`: never; a dict: these constants, by name -> the exponent
+            of the power, as `Report.rescaled` has them.
 
     Returns:
         The report, with the converted program.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
@@ -34,7 +35,7 @@ from amp_transpiler.program.assemble import written_model
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.report.assembly import assemble
-from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization
+from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization, Rescaling
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.systems.choice import Request
@@ -47,7 +48,14 @@ from amp_transpiler.training_passes.aids import add_training_aids
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
-from amp_transpiler.verification.verify import Basis, Compared, Programs, check_source, convert_and_compare
+from amp_transpiler.verification.verify import (
+    Basis,
+    Compared,
+    Programs,
+    check_source,
+    convert_and_compare,
+    reference_for,
+)
 
 if TYPE_CHECKING:
     from amp_transpiler.passes.fusion.fuse import Fused
@@ -339,12 +347,17 @@ def _offer(attentions: int) -> str:
 
 def decide_and_compare(job: Job) -> None:
     """Decide, rewrite, and compare with float32, again and again if need be; without verification once, unseen."""
+    if isinstance(exponents := job.plan.options.rescale, Mapping):  # of a recipe, or the caller's own
+        from amp_transpiler.verification.rescaled import replayed  # few models are rescaled
+
+        job.program, job.facts.rescaling = replayed(job.program, exponents)
     if job.plan.options.verify:
-        job.prepared = job.program
-        compared = _compared(job, job.program, job.reference, _source_beside_fused(job))
-        if (unfused := _compared_unfused(job, compared)) is not None and job.unfused is not None:
-            compared, job.prepared, job.unfused = unfused, job.unfused, None
-            job.facts.optimization = Optimization()
+        best = _best_conversion(job)
+        compared, job.prepared = best.compared, best.prepared
+        if not best.is_fused:
+            job.unfused, job.facts.optimization = None, Optimization()
+        if best.rescaling is not None:
+            job.facts.rescaling = best.rescaling
         job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
         job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
         return
@@ -355,6 +368,65 @@ def decide_and_compare(job: Job) -> None:
             job.prepared, job.conversion = _converted(job)
     why = "verification was switched off"
     job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Best:
+    """The best of the conversions that were compared.
+
+    Attributes:
+        compared: the conversion.
+        prepared: the program that was decided about.
+        is_fused: that is fused as far as the job's program is.
+        rescaling: how it was rescaled, or why it was not; None where nothing is to be said.
+    """
+
+    compared: Compared
+    prepared: Program
+    is_fused: bool = True
+    rescaling: Rescaling | None = None
+
+
+def _best_conversion(job: Job) -> _Best:
+    """Convert the program; where it is held back, also rescaled, and as it was before it was fused by default."""
+    first = _Best(_compared(job, job.program, job.reference, _source_beside_fused(job)), job.program)
+    best = _or_rescaled(job, first)
+    if best.prepared is not first.prepared or job.unfused is None:
+        return best
+    if (unfused := _compared_unfused(job, first.compared)) is None:
+        return best
+    return _or_rescaled(job, _Best(unfused, job.unfused, is_fused=False))
+
+
+def _or_rescaled(job: Job, best: _Best) -> _Best:
+    """Return a conversion, or that of the rescaled program if it is better."""
+    evidence = best.compared.basis.evidence
+    if job.plan.options.rescale != "auto" or evidence is None or not evidence.ranges:
+        return best
+    from amp_transpiler.verification.rescaled import is_better_rescaled, may_pay, may_rescale, rescaled
+
+    if not may_rescale(best.prepared, job.policy):
+        return best
+    feeds = functools.partial(_feeds, job, best)
+    proposal = rescaled(best.prepared, job.policy, job.ranges, evidence, feeds, job.clock.phase)
+    if proposal is None:
+        return best
+    if proposal.program is None:
+        return dataclasses.replace(best, rescaling=proposal.rescaling)
+    if not may_pay(proposal.program, job.policy, job.ranges):
+        return best
+    other = _compared(job, proposal.program, None, _source_beside_fused(job))
+    if not is_better_rescaled(best.compared, other, job.policy):
+        return best
+    return _Best(other, proposal.program, best.is_fused, proposal.rescaling)
+
+
+def _feeds(job: Job, best: _Best) -> list[dict[str, Any]]:
+    """Return the samples for a prepared program; made again where the answer to an equal question was known."""
+    reference = best.compared.basis.reference
+    if reference is None:
+        reference = reference_for(job.source, best.prepared, job.policy, job.plan.questions)
+    return reference.feeds(str(value.name) for value in best.prepared.model.graph.inputs)
 
 
 def _has_low_nodes(conversion: Conversion) -> bool:

@@ -22,6 +22,7 @@ PHASES = (
     "convert",
     "compare",
     "find errors",
+    "rescale",
     "predict",
     "write",
     "check result",

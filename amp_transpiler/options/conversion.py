@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from amp_transpiler.errors import OptionError
 from amp_transpiler.ops.fusions import checked_fusions
 from amp_transpiler.options.option import Option, declarations, option
 from amp_transpiler.options.reading import (
@@ -26,6 +27,7 @@ from amp_transpiler.options.reading import (
     number_of_terms,
     opset_number,
     regular_expression,
+    rescale,
     state_pair,
     tolerance,
     user_lists,
@@ -55,7 +57,26 @@ if TYPE_CHECKING:
     from amp_transpiler.verification.inputs import Inputs
     from amp_transpiler.verification.user_metric import MetricFunction
 
-__all__ = ["ConversionOptions"]
+__all__ = ["ConversionOptions", "Rescale"]
+
+
+Rescale: TypeAlias = Literal["auto", "no"] | Mapping[str, int]
+"""`auto` and `no`, or the constants that are multiplied -> the exponents of their powers of two."""
+
+_FARTHEST = 252  # no float32 constant is multiplied by more
+
+
+def _checked_rescale(choice: Rescale) -> Rescale:
+    if isinstance(choice, Mapping):
+        if all(map(_is_exponent, choice.values())):
+            return {str(name): exponent for name, exponent in choice.items()}
+    elif choice in ("auto", "no"):
+        return choice
+    raise OptionError(f"rescale is {choice!r}: expected 'auto', 'no' or a dict of constants and exponents")
+
+
+def _is_exponent(exponent: object) -> bool:
+    return isinstance(exponent, int) and not isinstance(exponent, bool) and abs(exponent) <= _FARTHEST
 
 
 def _checked_fusions(choice: str | None) -> str | None:
@@ -423,6 +444,25 @@ class ConversionOptions:
         "is predicted to save time on `--device`: kernels for tensor cores want 8 numbers, or a multiple, in a row. "
         "GPT-2's last product has 50,257 columns. Only for target `cuda`, and no device has confirmed what it saves.",
         held_as=("flag",),
+    )
+    rescale: Rescale = option(
+        "auto",
+        group="decide",
+        flags=("--rescale",),
+        metavar="auto|no",
+        read=rescale,
+        text="Multiply constants by powers of two, where the ranges of values forbid lower precision, so that they "
+        "fit: what is linear or homogeneous is scaled along, and a normalisation takes the scale back, its epsilon "
+        "with it. `auto` (default): level auto with runs on samples, where the result is better for it and float32 "
+        "results on the samples are equal to the bit; `no`: never.",
+        python="Multiply constants by powers of two, where the ranges of values forbid lower precision, so that they "
+        "fit: what is linear or homogeneous is scaled along, and a normalisation takes the scale back, its epsilon "
+        "with it. `auto` (default): level auto with runs on samples, where the result is better for it and float32 "
+        "results on the samples are equal to the bit; `no`: never; a dict: these constants, by name -> the exponent "
+        "of the power, as `Report.rescaled` has them.",
+        check=_checked_rescale,
+        held_as=("word", "counts"),
+        auto_only=True,
     )
     recipe: str | os.PathLike[str] | Recipe | None = option(
         None,

@@ -23,6 +23,7 @@ __all__ = [
     "number_of_terms",
     "opset_number",
     "regular_expression",
+    "rescale",
     "state_pair",
     "tolerance",
     "user_lists",
@@ -52,6 +53,13 @@ def mixed_operators(text: str) -> str:
     """Return names of SambaNova's mixed operators; which there are, its rules know."""
     if not text.replace(",", " ").strip():
         raise argparse.ArgumentTypeError(f"{text!r} names no operator: expected gemm, softmax or both")
+    return text
+
+
+def rescale(text: str) -> str:
+    """Return whether a program may be rescaled."""
+    if text not in ("auto", "no"):
+        raise argparse.ArgumentTypeError(f"{text!r} is unknown: expected auto or no")
     return text
 
 

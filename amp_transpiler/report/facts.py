@@ -26,6 +26,7 @@ __all__ = [
     "Findings",
     "Optimization",
     "Prediction",
+    "Rescaling",
     "SeenNodes",
     "Task",
 ]
@@ -105,6 +106,24 @@ class Optimization:
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     findings: Findings = Findings()
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rescaling:
+    """Says which constants were multiplied by powers of two, which changes no float32 result.
+
+    Attributes:
+        exponents: a constant, by name, or an attribute of a node -> the exponent of its power of two.
+        notes: what was done in words, or why nothing was.
+    """
+
+    exponents: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, dict[str, int]]:
+        """What a recipe holds of it."""
+        return {"rescale": dict(self.exponents)} if self.exponents else {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,6 +238,7 @@ class Facts:
         task: what is converted, and what was asked for (`load_source`).
         optimization: what was fused before the decision (`optimize_source`, `prepare_program`, `decide_and_compare`).
         preparation: what the preparation tells the user (`prepare_program`).
+        rescaling: what was rescaled before the decision (`decide_and_compare`).
         comparison: what runs showed (`decide_and_compare`).
         judgement: what that tells the user (`decide_and_compare`).
         description: what the result is (`describe`, `copy_unchanged`, `leave_needless`).
@@ -234,6 +254,7 @@ class Facts:
     task: Task
     optimization: Optimization = Optimization()
     preparation: Findings = Findings()
+    rescaling: Rescaling = Rescaling()
     comparison: Comparison = Comparison()
     judgement: Findings = Findings()
     description: Description = dataclasses.field(init=False)
@@ -258,7 +279,7 @@ class Facts:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know, those of the program first, then by stage."""
-        before = (self.task, self.optimization.findings, self.preparation, self.judgement)
+        before = (self.task, self.optimization.findings, self.preparation, self.rescaling, self.judgement)
         after = (*(() if self.seen is None else (self.seen,)), self.file_check.findings)
         stages = (self.description, *(() if self.description.replaces_notes else before), *after)
         return tuple(note for stage in stages for note in stage.notes)

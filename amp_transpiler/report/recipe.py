@@ -76,6 +76,10 @@ def _is_table(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_text, value.values()))
 
 
+def _is_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
 def _is_limits(value: object) -> bool:
     return isinstance(value, dict) and all(_is_text(item) or _is_number(item) for item in value.values())
 
@@ -93,6 +97,7 @@ _FORMS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "number": (_is_number, "a number"),
     "list": (_is_list, "a list of texts"),
     "table": (_is_table, "a table of texts"),
+    "counts": (_is_counts, "a table of whole numbers"),
     "limits": (_is_limits, "a table of numbers and texts"),
     "lists": (_is_lists, "a table of the lists white, black and black_var"),
 }

@@ -61,6 +61,8 @@ class Report(ReportRecord):
         warnings: for the user: results that no limit forbids, but that look wrong.
         notes: for the user: faults of the source, outputs that could not be compared, repairs.
         fused: operators that `fuse` or ONNX Runtime's optimizer put in -> how many; empty without both.
+        rescaled: constants, or attributes of nodes, that were multiplied by powers of two -> the exponents; see
+            `--rescale`.
         repaired: nodes made float32 because the first result was not accurate enough.
         settings: the options that differ from their defaults, as a recipe holds them.
         seconds: wall-clock time of the whole conversion.

@@ -11,7 +11,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.verdict import Verdict
 from amp_transpiler.verification.verify import Compared
 
-__all__ = ["has_low_nodes", "is_better_unfused", "was_held_back"]
+__all__ = ["has_low_nodes", "is_better_unfused", "rank", "was_held_back"]
 
 
 def was_held_back(fused: Compared) -> bool:
@@ -35,8 +35,8 @@ def is_better_unfused(fused: Compared, unfused: Compared, policy: Policy) -> boo
     """
     if not has_low_nodes(fused.conversion):
         return True
-    if _rank(fused) != _rank(unfused):
-        return _rank(unfused) < _rank(fused)
+    if rank(fused) != rank(unfused):
+        return rank(unfused) < rank(fused)
     before = candidate_of(unfused.program, policy, written=has_low_nodes(unfused.conversion))  # else it is its source
     after = candidate_of(fused.program, policy)
     if policy.objective == "low":
@@ -52,6 +52,7 @@ def has_low_nodes(conversion: Conversion) -> bool:
 _WORDS = tuple(Verdict)  # from the best one to the worst one
 
 
-def _rank(compared: Compared) -> tuple[bool, int]:
+def rank(compared: Compared) -> tuple[bool, int]:
+    """Return what orders conversions by their verdicts, the best one first."""
     verdict = compared.findings.verdict
     return bool(compared.findings.failure), len(_WORDS) if verdict is None else _WORDS.index(verdict.word)

@@ -54,6 +54,7 @@ __all__ = [
     "check_source",
     "convert_and_compare",
     "loads",
+    "reference_for",
     "samples_beside_first",
     "signal_gains",
 ]
@@ -365,6 +366,16 @@ def _reference(
         further = samples_beside_first(prepared) if asked.limited and asked.inputs is None else 0
         reference = make_reference(source, stand_in, asked.inputs, prepared.step, further=further)
     return dataclasses.replace(reference, name="the source") if prepared.widened else reference
+
+
+def reference_for(source: Program, prepared: Program, policy: Policy, asked: Questions) -> Reference:
+    """Return what a conversion is compared with: the outputs of the source on the samples.
+
+    Raises:
+        CannotCompare: the source does not run here, or refuses all made-up inputs.
+        InputError: the user's inputs do not fit the model.
+    """
+    return _reference(source, prepared, policy, asked, None)
 
 
 def _unseen(best: Measured, conversions: Conversions, notes: list[str]) -> tuple[str, ...]:
