@@ -42,7 +42,6 @@ from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.program_names import limits_by_output, low_inputs_and_outputs, resolved_lists
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.cuda import CUDA
-from amp_transpiler.targets.devices import find_device
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.training_passes.aids import add_training_aids
 from amp_transpiler.verification.accuracy import Reference
@@ -275,24 +274,17 @@ def _prepare(job: Job) -> Findings:
 
 def _pad_weights(job: Job) -> Findings:
     """Widen the weights of products that are faster for it, by the price list; return what was done in words."""
-    from amp_transpiler.cost.padded_products import paddings
     from amp_transpiler.passes.fusion.fuse import reason_against_fusions
-    from amp_transpiler.passes.manager import run_pass
-    from amp_transpiler.passes.pad_weights import PadWeights
+    from amp_transpiler.passes.pad_weights import pad_weights
 
-    program, policy = job.program, job.policy
-    if reason := reason_against_fusions(program):
+    if reason := reason_against_fusions(job.program):
         return Findings(warnings=(f"no weight padded: {reason}",))
-    rows = paddings(program.model, policy.low, find_device(policy.device), policy.dims)
-    listed = policy.rules.lists.black_varnames
-    rows = tuple(row for row in rows if row.node.outputs[0].name not in listed)
+    rows = pad_weights(job.program, job.policy)
     if not rows:
         return Findings(notes=("no weight padded: no product is predicted to be faster for it",))
-    names = [f"'{row.node.name}' from {row.columns:,} columns to {row.width:,}" for row in rows]
-    run_pass(PadWeights({row.node: row.width for row in rows}), program.model)
-    program.touch()
+    names = [f"'{row.name}' from {row.columns:,} columns to {row.width:,}" for row in rows]
     saved = 1e6 * sum(row.saved for row in rows)
-    return Findings(notes=(f"padded weights, predicted to save {saved:.3g} us a run: {first_few(names, 3)}",))
+    return Findings(notes=(f"padded weights, predicted to save {saved:.3g} us a run: {first_few(names)}",))
 
 
 def _fused(job: Job) -> tuple[Optimization, Program | None]:

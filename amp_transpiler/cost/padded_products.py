@@ -44,6 +44,11 @@ class Padding:
     width: int
     saved: float
 
+    @property
+    def name(self) -> str:
+        """The name of the product."""
+        return str(self.node.name)
+
 
 def paddings(
     model: ir.Model, low: LowFormat, device: Device, dims: Mapping[str, int] | None = None

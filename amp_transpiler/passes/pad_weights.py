@@ -7,12 +7,34 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.padded_products import Padding, paddings
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.passes.manager import Pass, PassResult, run_pass
+from amp_transpiler.precision.policy import Policy
+from amp_transpiler.program.program import Program
+from amp_transpiler.targets.devices import find_device
 
-__all__ = ["PadWeights"]
+__all__ = ["PadWeights", "pad_weights"]
 
 _WEIGHT, _BIAS = 1, 2  # operands of a product
+
+
+def pad_weights(program: Program, policy: Policy) -> tuple[Padding, ...]:
+    """Widen the weights of a prepared program, in place, where that is predicted to save time.
+
+    Args:
+        program: a typed program in plain form; float32 where it is low later.
+        policy: names the low format, the device and the sizes of open dimensions, and has the user's lists.
+
+    Returns:
+        The products whose weights are wider now; none whose result the lists name.
+    """
+    rows = paddings(program.model, policy.low, find_device(policy.device), policy.dims)
+    listed = policy.rules.lists.black_varnames
+    rows = tuple(row for row in rows if row.node.outputs[0].name not in listed)
+    if run_pass(PadWeights({row.node: row.width for row in rows}), program.model).modified:
+        program.touch()
+    return rows
 
 
 class PadWeights(Pass[PassResult]):
