@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from amp_transpiler.errors import OptionError
@@ -201,7 +201,10 @@ def _with_aim(policy: Policy, options: ConversionOptions) -> Policy:
     decides = policy.objective != "rules"
     objective = objective_of(options.prefer, policy, replays=options.recipe is not None)
     for name, declared in declarations(ConversionOptions).items():
-        if declared.auto_only and not decides and getattr(options, name) != declared.default:
+        value = getattr(options, name)
+        if isinstance(value, Mapping):  # scalings that a report has: nothing is left to decide
+            continue
+        if declared.auto_only and not decides and value != declared.default:
             raise OptionError(f"{name} has a meaning at level auto only, which decides by cost: drop one of the two")
     if options.metric is not None and options.tolerance is None:
         policy = dataclasses.replace(policy, limits=dataclasses.replace(policy.limits, tolerance=math.inf))

@@ -15,12 +15,12 @@ import numpy as np
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.differences import Measured
 from amp_transpiler.diagnosis.blame import suspects_of
-from amp_transpiler.diagnosis.cure import MOST_RUNS, CuredBy, CureSearch, units_of
+from amp_transpiler.diagnosis.cures import Cures
 from amp_transpiler.diagnosis.departures import Compared, compared_results
 from amp_transpiler.diagnosis.fault_path import fault_path, where_absorbed
 from amp_transpiler.diagnosis.joined import Joined, join
 from amp_transpiler.diagnosis.on_device import run_on_device
-from amp_transpiler.diagnosis.other_format import conversions_of, in_other_format
+from amp_transpiler.diagnosis.other_format import conversions_of
 from amp_transpiler.diagnosis.pairs import Pairs, Shapes, pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
 from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
@@ -182,10 +182,9 @@ def _diagnosed(
     guilty = suspects[0] if suspects and (is_wrong or kernels) else None
     mended = None
     if is_wrong and cure:
-        search = CureSearch(conversions, units_of(findings, suspects), confirm=fix is not None)
-        is_rounding = guilty is not None and guilty.fault == "rounding"
-        mended = _cure_of_roundings(search, model, options, reference) if is_rounding else None
-        mended = mended or _cure_of_nodes(search, notes)
+        cures = Cures(model, options, conversions, findings, suspects, confirm=fix is not None)
+        mended, said = cures.best()
+        notes += said
     if mended is not None and fix is not None:
         mended = dataclasses.replace(mended, written=_fixed(model, options, inputs, mended, fix, notes))
     by_node = _worst_rows(rows)
@@ -276,32 +275,6 @@ def _judged(conversions: Conversions, subject: Subject) -> tuple[Judged, bool]:
         return plain, False
     on_device = conversions.judge(limits, is_float32=False).judged(subject.low)
     return (on_device, True) if on_device.excess > 1.0 else (plain, False)
-
-
-def _cure_of_roundings(
-    search: CureSearch, model: Source, options: ConversionOptions, reference: Reference
-) -> Cure | None:
-    """Return the other 16-bit format, if that holds and a few nodes in float32 do not; else None."""
-    if search.find_few() is not None or (holding := in_other_format(model, options, reference)) is None:
-        return None
-    other, measured = holding
-    return dataclasses.replace(_cure(CuredBy((), measured, search.runs + 1)), dtype=other)
-
-
-def _cure_of_nodes(search: CureSearch, notes: list[str]) -> Cure | None:
-    """Return the fewest nodes that mend a conversion; a note where there are none."""
-    cure = search.find()
-    if cure is None:
-        notes.append("not even the whole model in float32 keeps the limits")
-        return None
-    if cure.runs >= MOST_RUNS:
-        notes.append(f"the search for the cure ended after {cure.runs} conversions: fewer nodes may do")
-    return _cure(cure)
-
-
-def _cure(cured: CuredBy) -> Cure:
-    errors = [error_of(row) for row in cured.measured.outputs.values()]
-    return Cure(nodes=cured.nodes, error=max(errors, default=0.0), excess=cured.measured.excess, runs=cured.runs)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -412,7 +385,7 @@ def _fixed(
     path: str | os.PathLike[str],
     notes: list[str],
 ) -> str | None:
-    """Write the model converted with the cure's nodes in float32, or to its format, and the recipe of that.
+    """Write the model converted as the cure says, and the recipe of that.
 
     Returns:
         The path; None, with a note, if the conversion is refused: the diagnosis is worth having all the same.
@@ -421,6 +394,8 @@ def _fixed(
     changed = {**options.changed(), "disable_amp": patterns, "inputs": inputs}
     if cure.dtype is not None:
         changed["dtype"] = cure.dtype
+    if cure.rescaled:
+        changed["rescale"] = cure.rescaled
     try:
         report = transpile(model, path, **changed)
     except CheckFailed as refusal:

@@ -87,12 +87,14 @@ class Suspect:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cure:
-    """Nodes that mend the low model if they stay float32, or another format that does.
+    """Nodes that mend the low model if they stay float32; perhaps with powers of two; or another format that does.
 
     Attributes:
         nodes: their names in the float32 model. Leaving any one of them out fails, unless a note says that the search
             ended early.
         dtype: the other 16-bit format to convert to, with no node kept float32 for it; None for that of the low model.
+        rescaled: constants, as `Report.rescaled` names them -> the exponent of the power of two that they are
+            multiplied by, which changes no float32 result; empty where nodes are enough.
         error: the largest error of an output with them in float32.
         excess: the same over what is allowed; at most 1.
         runs: how many conversions were run for it.
@@ -104,6 +106,7 @@ class Cure:
     excess: float
     runs: int
     dtype: str | None = None
+    rescaled: Mapping[str, int] = dataclasses.field(default_factory=dict)
     written: str | None = None
 
 

@@ -190,17 +190,24 @@ def absorbed_words(diagnosis: Diagnosis) -> str:
 
 def cure_words(cure: Cure) -> str:
     """Return what mends the model, and how that is known."""
-    if cure.dtype is not None:
-        text = f"Many roundings add up, and a conversion to {cure.dtype} holds as it is: the"
-    elif cure.nodes:
-        nodes = "this node stays" if len(cure.nodes) == 1 else f"these {len(cure.nodes)} nodes stay"
-        text = f"If {nodes} float32, the"
-    else:  # the low model is of another tool, or for another target
-        text = "A conversion of the float32 model is right as it is: the"
     share = f"{percent(cure.excess)} of what is allowed"
-    text += f" largest error of an output is {share_or_infinite(cure.error)}, {share}."
+    text = f"{_what_mends(cure)} the largest error of an output is {share_or_infinite(cure.error)}, {share}."
     text += f" {counted(cure.runs, 'conversion')} {'was' if cure.runs == 1 else 'were'} run for that."
     return f"{text} Written to {cure.written}." if cure.written is not None else text
+
+
+def _what_mends(cure: Cure) -> str:
+    if cure.dtype is not None:
+        return f"Many roundings add up, and a conversion to {cure.dtype} holds as it is:"
+    nodes = "this node stays" if len(cure.nodes) == 1 else f"these {len(cure.nodes)} nodes stay"
+    if cure.rescaled:
+        names = first_few([f"'{name}' by 2^{power}" for name, power in cure.rescaled.items()], _NAMES)
+        also = f" and {nodes} float32," if cure.nodes else ""
+        verb = "is" if len(cure.rescaled) == 1 else "are"
+        return f"If {names} {verb} scaled, which changes no float32 result,{also}"
+    if cure.nodes:
+        return f"If {nodes} float32,"
+    return "A conversion of the float32 model is right as it is:"  # the low one is of another tool or target
 
 
 def cure_options(cure: Cure) -> tuple[str, ...]:

@@ -121,6 +121,14 @@ CASES = {
         diagnosis("rounding", "too much", cure=Cure(nodes=(), error=1e-3, excess=0.5, runs=10, dtype="float16")),
         "too much",
     ),
+    "powers of two": (
+        diagnosis(
+            "overflow",
+            "too large",
+            cure=Cure(nodes=("a", "b"), error=1e-3, excess=0.5, runs=10, rescaled={"w": -7, "eps of norm": -14}),
+        ),
+        "too large",
+    ),
     "no number": (diagnosis("overflow", "too large", error=math.nan, contribution=math.nan, excess=math.nan), "NaN"),
     "a run on a device": (
         diagnosis(

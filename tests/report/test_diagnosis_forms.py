@@ -397,3 +397,11 @@ def test_another_format_is_a_cure():
     assert said in " ".join(text_of(record).split())
     assert "--dtype float16" in text_of(record)
     assert "--dtype float16" in words_of(diagnosis_page(record))
+
+
+def test_powers_of_two_are_a_cure():
+    record = CASES["powers of two"][0]
+    said = "If 'w' by 2^-7, 'eps of norm' by 2^-14 are scaled, which changes no float32 result, and these 2 nodes stay"
+    assert said in " ".join(text_of(record).split())
+    assert said in words_of(diagnosis_page(record))
+    assert json.loads(dump(plain(record)))["cure"]["rescaled"] == {"w": -7, "eps of norm": -14}
