@@ -25,7 +25,9 @@ from unittest import mock
 import amp_transpiler as amp
 from amp_transpiler.precision import device_faults
 from amp_transpiler.precision.reasons import Reason, reason_of
-from amp_transpiler.targets.arithmetic import DeviceArithmetic, arithmetic_of
+from amp_transpiler.targets import Target
+from amp_transpiler.targets.arithmetic import DeviceArithmetic
+from amp_transpiler.targets.measured import arithmetic_for
 
 BESIDE = "with a node beside it"
 
@@ -103,10 +105,11 @@ def _low_nodes(path: pathlib.Path, level: str, dtype: str) -> tuple[set[str], di
 def without_faults() -> Iterator[None]:
     """Decide as if the device computed everything right."""
 
-    def faultless(device: str, release: str) -> DeviceArithmetic:
-        return dataclasses.replace(arithmetic_of(device, release), rows={})
+    def faultless(target: Target, device: str) -> DeviceArithmetic | None:
+        arithmetic = arithmetic_for(target, device)
+        return None if arithmetic is None else dataclasses.replace(arithmetic, rows={})
 
-    with mock.patch.object(device_faults, "arithmetic_of", faultless):
+    with mock.patch.object(device_faults, "arithmetic_for", faultless):
         yield
 
 

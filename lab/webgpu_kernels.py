@@ -16,11 +16,14 @@ import argparse
 import collections
 import itertools
 import json
+import os
 import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported, which comes later
 
 import onnx
 from onnx import TensorProto, helper

@@ -12,8 +12,18 @@ ALLOWED = {
     "InferenceSession": {
         ("runtime/ort.py", "create_session"): "the session of a place, by settings",
         ("runtime/ort.py", "create_plain_session"): "the session of a user, with default options, for the check",
+        (
+            "child_process/foreign/run_model.py",
+            "_session",
+        ): "for an interpreter without this package",
     },
-    "SessionOptions": {("runtime/ort.py", "SessionSettings.options"): "settings in ONNX Runtime's form"},
+    "SessionOptions": {
+        ("runtime/ort.py", "SessionSettings.options"): "settings in ONNX Runtime's form",
+        (
+            "child_process/foreign/run_model.py",
+            "_session",
+        ): "for an interpreter without this package",
+    },
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import get_args
+from typing import TYPE_CHECKING
 
 from amp_transpiler.cli.parser import Formatter, Parser
 from amp_transpiler.cli.places import STREAM, check_name
@@ -13,7 +13,9 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.options.reading import tolerance
 from amp_transpiler.systems.option_names import DtypeName, LevelName, TargetName
 from amp_transpiler.targets import TARGETS
-from amp_transpiler.verification.default_device import DeviceCheck
+
+if TYPE_CHECKING:
+    from amp_transpiler.verification.default_device import DeviceCheck
 
 __all__ = ["DEBUG", "DebugOptions", "debug_parser", "parse_debug"]
 
@@ -41,6 +43,7 @@ exit status:
 
 _LEVELS = ("auto", "OD", "O1", "O2")
 _DTYPES = ("float16", "bfloat16")
+_DEVICE_CHECKS = ("auto", "yes", "no")
 _RELEASE = re.compile(r"\d+\.\d+(\.\w+)*")
 _BETWEEN = ","  # two releases in one word, as the parser gets them
 
@@ -155,9 +158,9 @@ def debug_parser() -> Parser:
     add(
         "--target",
         choices=tuple(TARGETS),
-        metavar="|".join(TARGETS),
+        metavar="TARGET",
         default="cuda",
-        help="Whose kernels count. Default: cuda.",
+        help=f"Whose kernels count: {', '.join(TARGETS)}. Default: cuda.",
     )
     add(
         "--ort",
@@ -181,7 +184,7 @@ def debug_parser() -> Parser:
     )
     add(
         "--device-check",
-        choices=get_args(DeviceCheck),
+        choices=_DEVICE_CHECKS,
         metavar="auto|yes|no",
         default="no",
         help="Run the low model on this host's device, too, as written and as ONNX Runtime fuses it, and name the "

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import amp_transpiler as amp
+from amp_transpiler.cli import main
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.types import propagate_types
@@ -155,6 +156,11 @@ def test_other_levels_rescale_nothing(large):
 def test_no_other_choice_is_taken(choice, large):
     with pytest.raises(OptionError, match="rescale is"):
         transpiled(large, rescale=choice)
+
+
+def test_the_command_takes_two_words(tmp_path, capsys):
+    assert main([str(tmp_path / "m.onnx"), "--rescale", "maybe"]) == 2
+    assert "'maybe' is unknown: expected auto or no" in capsys.readouterr().err
 
 
 # ---- what is tied, and what is not ----
