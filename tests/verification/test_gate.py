@@ -235,12 +235,15 @@ def test_the_given_data_are_what_is_compared_on(place, capsys):
 def test_what_overflows_is_repaired_at_auto_and_nothing_else(place):
     large = {"x": FEEDS["x"] * np.float32(60_000)}
     source, destination = place / "models" / "bad.onnx", place / "empty" / "bad.onnx"
-    report = amp.transpile(source, destination, inputs=[large, FEEDS], prefer="size")
+    report = amp.transpile(source, destination, inputs=[large, FEEDS], prefer="size", rescale="no")
     assert report.verdict.startswith("verified")
     [row] = [row for row in report.decisions if row.name == "MatMul_h"]
     assert row.precision == "high"
     assert "4 times that is beyond float16's" in row.reason
     assert amp.transpile(source, destination, inputs=FEEDS, prefer="size").repaired == ()
+    rescaled = amp.transpile(source, destination, inputs=[large, FEEDS], prefer="size")
+    assert rescaled.rescaled
+    assert rescaled.verdict.startswith("verified")
 
 
 # ---- users' sessions ----

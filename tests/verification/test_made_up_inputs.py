@@ -181,4 +181,8 @@ def test_what_overflows_at_another_scale_is_float32():
     )
     assert support.decisions(amp.transpile(model, level="O2"))["a"] == "low", "no limit is held"
     for tolerance in (0.02, None):
-        assert support.decisions(amp.transpile(model, tolerance=tolerance, prefer="size"))["a"] == "high"
+        report = amp.transpile(model, tolerance=tolerance, prefer="size", rescale="no")
+        assert support.decisions(report)["a"] == "high"
+        report = amp.transpile(model, tolerance=tolerance, prefer="size")
+        assert report.rescaled
+        assert support.decisions(report)["a"] == "low", "powers of two make it fit"
