@@ -13,7 +13,7 @@ from amp_transpiler.files.loading import Source
 from amp_transpiler.files.saving import DefaultPlace
 from amp_transpiler.job import Job
 from amp_transpiler.ops.fusions import NO_FUSION
-from amp_transpiler.options.conversion import ConversionOptions, Rescale
+from amp_transpiler.options.conversion import ConversionOptions, CustomTypes, Rescale
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
 from amp_transpiler.precision.limits import Mismatch, Tolerance
@@ -99,6 +99,7 @@ def transpile(
     build: BuildWish = "auto",
     pad_weights: bool = False,
     rescale: Rescale = "auto",
+    custom_op_types: CustomTypes | None = None,
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -222,6 +223,10 @@ def transpile(
             with it. `auto` (default): level auto with runs on samples, where the result is better for it and float32
             results on the samples are equal to the bit; `no`: never; a dict: these constants, by name -> the exponent
             of the power, as `Report.rescaled` has them.
+        custom_op_types: The types that operators without a schema, such as plugins of TensorRT, take and return in the
+            result: a dict of operator (with or without domain) -> lists of the types of its inputs and outputs, out of
+            `fp16`, `bf16`, `fp32` and `any` (as in the source), or `fp16` for every float; or texts such as
+            `Scale:[fp16,fp32]:[fp16]`. They bind: casts are put around the operators as they say.
 
     Returns:
         The report, with the converted program.

@@ -34,12 +34,10 @@ __all__ = ["DEFAULT_DATA_MAX", "DEFAULT_INIT_MAX", "NodeRule", "convert_to_f16",
 DEFAULT_DATA_MAX = 512
 DEFAULT_INIT_MAX = FLOAT16.max
 
-_PLUGINS = "operators that ONNX Runtime does not know stay float32; leave it out"
 _REMEDIES = {
     "init_conversion_max_bytes": "initializers of any size are converted when the file is written; leave it out",
     "tensor_block_dict": "schemas say which inputs may stay float32; keep whole operators with op_block_list",
-    "trt_plugins": _PLUGINS,
-    "trt_plugins_precision": _PLUGINS,
+    "trt_plugins": "no plugin is loaded here; leave it out, and say with trt_plugins_precision what its operators take",
 }
 
 
@@ -88,7 +86,8 @@ def convert_to_mixed_precision(
         init_conversion_max_bytes: refused.
         providers: has no effect on the result; `trt` is refused.
         trt_plugins: refused.
-        trt_plugins_precision: refused.
+        trt_plugins_precision: operators of plugins with the types that they take and return, such as `Scale:fp16` or
+            `Scale:[fp16,fp32]:[fp16]`. Others stay float32.
         max_depth_of_reduction: Nodes that sum more terms stay float32.
         opset: the opset of the result. None: the model's, or a higher one.
         use_standalone_type_inference: has no effect: types are always inferred here.
@@ -103,7 +102,6 @@ def convert_to_mixed_precision(
     refused = {
         "init_conversion_max_bytes": init_conversion_max_bytes,
         "trt_plugins": trt_plugins,
-        "trt_plugins_precision": trt_plugins_precision,
     }
     refuse(name, refused, _REMEDIES)
     if "trt" in providers:
@@ -127,6 +125,7 @@ def convert_to_mixed_precision(
         "data_max": _finite(data_max),
         "init_max": _finite(init_max),
         "max_depth_of_reduction": max_depth_of_reduction,
+        "custom_op_types": checked_names(trt_plugins_precision, "trt_plugins_precision") or None,
     }
     return _converted(name, program, lambda node: str(node.name) in high - included, defaults, options)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.ops.fusions import checked_fusions
 from amp_transpiler.options.option import Option, declarations, option
 from amp_transpiler.options.reading import (
+    custom_op_types,
     dimension,
     dtype_name,
     fusions,
@@ -57,11 +58,14 @@ if TYPE_CHECKING:
     from amp_transpiler.verification.inputs import Inputs
     from amp_transpiler.verification.user_metric import MetricFunction
 
-__all__ = ["ConversionOptions", "Rescale"]
+__all__ = ["ConversionOptions", "CustomTypes", "Rescale"]
 
 
 Rescale: TypeAlias = Literal["auto", "no"] | Mapping[str, int]
 """`auto` and `no`, or the constants that are multiplied -> the exponents of their powers of two."""
+
+CustomTypes: TypeAlias = Mapping[str, "str | tuple[Sequence[str], Sequence[str]]"] | str | Collection[str]
+"""Operator -> `fp16`, or the types of its inputs and outputs; or texts such as `Scale:[fp16,fp32]:[fp16]`."""
 
 _FARTHEST = 252  # no float32 constant is multiplied by more
 
@@ -77,6 +81,18 @@ def _checked_rescale(choice: Rescale) -> Rescale:
 
 def _is_exponent(exponent: object) -> bool:
     return isinstance(exponent, int) and not isinstance(exponent, bool) and abs(exponent) <= _FARTHEST
+
+
+def _collected_types(pairs: list[tuple[str, str]]) -> dict[str, str] | None:
+    return _checked_types([f"{operator}:{types}" for operator, types in pairs])
+
+
+def _checked_types(declared: CustomTypes | None) -> dict[str, str] | None:
+    if declared is None:
+        return None
+    from amp_transpiler.precision.custom_types import checked_custom_types  # few calls have them
+
+    return checked_custom_types(declared)
 
 
 def _checked_fusions(choice: str | None) -> str | None:
@@ -221,6 +237,24 @@ class ConversionOptions:
         python="Patterns of node names. Nodes whose name contains a match run in lower precision by force, whatever "
         "lists, numerics and ranges say. An error where a schema forbids it or no provider would run the node.",
         held_as=("text", "list"),
+    )
+    custom_op_types: CustomTypes | None = option(
+        None,
+        group="decide",
+        flags=("--custom-op-types",),
+        metavar="OP:[TYPES]:[TYPES]",
+        repeated=True,
+        read=custom_op_types,
+        text="The types that an operator without a schema, such as a plugin of TensorRT, takes and returns in the "
+        "result: `Scale:[fp16,fp32]:[fp16]`, one of `fp16`, `bf16`, `fp32` and `any` (as in the source) for each input "
+        "and output, or `Scale:fp16` for every float. They bind: casts are put around the operator as they say.",
+        python="The types that operators without a schema, such as plugins of TensorRT, take and return in the result: "
+        "a dict of operator (with or without domain) -> lists of the types of its inputs and outputs, out of `fp16`, "
+        "`bf16`, `fp32` and `any` (as in the source), or `fp16` for every float; or texts such as "
+        "`Scale:[fp16,fp32]:[fp16]`. They bind: casts are put around the operators as they say.",
+        held_as=("table",),
+        collect=_collected_types,
+        check=_checked_types,
     )
     opset: int | None = option(
         None,

@@ -11,6 +11,7 @@ from amp_transpiler.precision.limits import checked_headroom, parse_mismatch, pa
 from amp_transpiler.precision.user_lists import UserLists
 
 __all__ = [
+    "custom_op_types",
     "dimension",
     "dtype_name",
     "fusions",
@@ -61,6 +62,17 @@ def rescale(text: str) -> str:
     if text not in ("auto", "no"):
         raise argparse.ArgumentTypeError(f"{text!r} is unknown: expected auto or no")
     return text
+
+
+def custom_op_types(text: str) -> tuple[str, str]:
+    """Return an operator and the types of its inputs and outputs."""
+    from amp_transpiler.precision.custom_types import parse_custom_types  # few calls have it
+
+    try:
+        return parse_custom_types(text)
+    except OptionError as error:
+        fault = str(error).removeprefix("--custom-op-types").lstrip(": ")  # argparse names the option
+        raise argparse.ArgumentTypeError(fault) from error
 
 
 def regular_expression(text: str) -> str:

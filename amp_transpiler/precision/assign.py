@@ -48,6 +48,7 @@ from amp_transpiler.precision.values import decide_values
 if TYPE_CHECKING:
     from amp_transpiler.cost.fused_patterns import Match
     from amp_transpiler.precision.cheapest_assignment import OpenDecisions
+    from amp_transpiler.precision.custom_types import PortTypes
     from amp_transpiler.precision.cut_network import Choices, Weights
     from amp_transpiler.precision.evidence import TensorRange
     from amp_transpiler.precision.row_sums import RowSum
@@ -173,6 +174,18 @@ def _in_float32(node: ir.Node) -> Decision:
     return Decision("high", Reason("low-before", {"format": before}) if before else Reason("float32-before"))
 
 
+def _with_declared_types(node: ir.Node, types: PortTypes) -> Decision:
+    """Decide about a node as the user has declared the types of its operator, which bind."""
+    from amp_transpiler.precision.custom_nodes import low_form  # few models have such operators
+
+    form = low_form(node, types)
+    if form.inputs or form.outputs:
+        return Decision("low", Reason("custom-types", {"operator": operator_name(node)}), form, forced=True)
+    if not touches_float32(node):
+        return Decision("untouched", Reason("no-float32"))
+    return Decision("high", Reason("custom-types", {"operator": operator_name(node)}))
+
+
 class _Assigner:
     """Decides node by node, in the order of execution; repeatedly if the rules look ahead."""
 
@@ -206,7 +219,8 @@ class _Assigner:
         if self._rules.looks_ahead:
             self._decide_again()
         self._decide_wholes()
-        if self._policy.included and not any(decision.forced for decision in self._decisions.values()):
+        forced = (decision for decision in self._decisions.values() if decision.forced)
+        if self._policy.included and all(decision.reason.code == "custom-types" for decision in forced):
             raise OptionError("--include matches no node with a float32 tensor that is its own to choose the type of")
         return self._decisions
 
@@ -404,6 +418,8 @@ class _Assigner:
     def _decide(self, node: ir.Node) -> Decision:
         if is_standard(node) and node.op_type == "Constant":
             return Decision("untouched", Reason("constant"))
+        if declared := self._policy.custom_types.get(operator_name(node)):
+            return _with_declared_types(node, declared)
         if not touches_float32(node):
             return Decision("untouched", Reason("no-float32"))
         constraint = self._constraint(node)

@@ -18,6 +18,7 @@ from amp_transpiler.precision.training.wishes import TrainingWishes
 from amp_transpiler.targets import Target
 
 if TYPE_CHECKING:
+    from amp_transpiler.precision.custom_types import PortTypes
     from amp_transpiler.precision.evidence import Evidence
 
 __all__ = ["Objective", "Policy", "Settled"]
@@ -69,6 +70,7 @@ class Policy:
         limits: how far the outputs may be from float32.
         use_guard: if the program has any `fp16_guard` region, only nodes inside one may be low.
         included: some nodes are low by force (regions of the kind `include`).
+        custom_types: operator without a schema -> the types that the user declares of its inputs and outputs.
         opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.
         low_io: names of graph inputs and outputs that become low themselves.
         forced_high: node name -> reason, for nodes that stay float32 whatever the rules say.
@@ -101,6 +103,7 @@ class Policy:
     limits: Limits = dataclasses.field(default_factory=Limits)
     use_guard: bool = True
     included: bool = False
+    custom_types: Mapping[str, PortTypes] = dataclasses.field(default_factory=dict)
     opset: int | None = None
     low_io: frozenset[str] = frozenset()
     forced_high: Mapping[str, Reason] = dataclasses.field(default_factory=dict)

@@ -40,6 +40,7 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "user": {
             "black-variable": "reads or writes black variable '{variable}'",
             "custom-black": "{operator} is on the custom black list",
+            "custom-types": "{operator} has the types that --custom-op-types declares",
             "custom-white": "{operator} is on the custom white list",
             "data-max": "'{value}' reaches {largest:.4g} in {sample}, above --data-max {most:g}",
             "disable-amp": "inside a disable_amp region",

@@ -278,6 +278,10 @@ def _plain(name: str, value: Any) -> Any:
     """Return a value as TOML can hold it."""
     if name == "dtype":  # a name, or numpy's type
         return float_format(value).name
+    if name == "custom_op_types":
+        from amp_transpiler.precision.custom_types import checked_custom_types  # few conversions have them
+
+        return checked_custom_types(value)
     if isinstance(value, UserLists):
         kinds = (value.custom_white_list, value.custom_black_list, value.black_varnames)
         return {kind: sorted(names) for kind, names in zip(_LISTS, kinds, strict=True) if names}

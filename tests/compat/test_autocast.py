@@ -142,6 +142,19 @@ def test_a_wrong_argument_is_refused_by_name(path, arguments, message):
         convert_to_mixed_precision(path, **arguments)
 
 
+@pytest.mark.parametrize("declared", ["Scale:fp16", "Scale:[fp16]:[fp16]"])
+def test_plugins_take_the_types_that_they_were_built_for(tmp_path, declared):
+    text = "(float[1,5] x) => (float[1,3] y) <float[1,5] a> { [mine] a = plugin.Scale(x) [last] y = MatMul(a, w) }"
+    model = parse(text, w=array(5, 3))
+    model.opset_import.append(onnx.helper.make_opsetid("plugin", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    converted = convert_to_mixed_precision(tmp_path / "m.onnx", trt_plugins_precision=[declared], keep_io_types=True)
+    assert operators(converted) == ["Cast", "Scale", "MatMul", "Cast"]
+    assert operators(convert_to_mixed_precision(tmp_path / "m.onnx", keep_io_types=True)) == [
+        *("Scale", "Cast", "MatMul", "Cast")
+    ]
+
+
 def test_single_tensors_cannot_be_blocked():
     with pytest.raises(ValueError, match=r"tensor_block_dict=.* keep whole operators with op_block_list"):
         convert_to_f16(simple(), tensor_block_dict={"Gemm": {"inp": [1]}})
