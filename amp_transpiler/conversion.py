@@ -316,7 +316,9 @@ def _has_equivalent(node: ir.Node) -> bool:
 
 def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[Pass[Any] | PassFor]:
     """Choose the opset before folding: it decides which kernels exist, and a missing kernel is the reason to fold."""
-    constraints = Constraints(model, policy.target, policy.low, training=policy.training)
+    constraints = Constraints(
+        model, policy.target, policy.low, training=policy.training, float32_inputs=policy.float32_inputs
+    )
 
     faulty = faulty_operators(policy.target, policy.low, policy.device)
 

@@ -100,6 +100,7 @@ def transpile(
     pad_weights: bool = False,
     rescale: Rescale = "auto",
     custom_op_types: CustomTypes | None = None,
+    float32_inputs: Mapping[str, str | Collection[int]] | None = None,
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -227,6 +228,8 @@ def transpile(
             result: a dict of operator (with or without domain) -> lists of the types of its inputs and outputs, out of
             `fp16`, `bf16`, `fp32` and `any` (as in the source), or `fp16` for every float; or texts such as
             `Scale:[fp16,fp32]:[fp16]`. They bind: casts are put around the operators as they say.
+        float32_inputs: Operator -> indices of inputs that stay float32 while others are in lower precision, such as
+            `{'Pow': [1]}`. An error where no form of the operator has that.
 
     Returns:
         The report, with the converted program.

@@ -39,7 +39,12 @@ from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.systems.choice import Request
-from amp_transpiler.systems.program_names import limits_by_output, low_inputs_and_outputs, resolved_lists
+from amp_transpiler.systems.program_names import (
+    declared_ports,
+    limits_by_output,
+    low_inputs_and_outputs,
+    resolved_lists,
+)
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.releases import choose_release, installed_version
@@ -58,7 +63,6 @@ from amp_transpiler.verification.verify import (
 
 if TYPE_CHECKING:
     from amp_transpiler.passes.fusion.fuse import Fused
-    from amp_transpiler.precision.custom_types import PortTypes
 
 __all__ = [
     "copy_unchanged",
@@ -160,27 +164,16 @@ def _with_program(policy: Policy, program: Program, options: ConversionOptions) 
     for kind, patterns in ((FP16_GUARD, options.guard), (DISABLE_AMP, options.disable_amp), (INCLUDE, options.include)):
         for pattern in (patterns,) if isinstance(patterns, str) else patterns:
             mark_region(program, kind, nodes=pattern)
-    custom = _custom_types(policy, program, options)
-    if policy.objective == "balance" and any(types.used & {"fp16", "bf16"} for types in custom.values()):
+    declared = declared_ports(program, policy, options.custom_op_types, options.float32_inputs)
+    is_low = any(types.used & {"fp16", "bf16"} for types in declared["custom_types"].values())
+    if is_low and policy.objective == "balance":
         policy = dataclasses.replace(policy, objective="low")  # all in float32 is no choice
     low_io = low_inputs_and_outputs(program, options.keep_io_types, policy.low.name)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
     # A guard named for this conversion counts under every system's rules, not only under Paddle's.
     return dataclasses.replace(
-        fitting, use_guard=policy.use_guard or bool(options.guard), included=bool(options.include), custom_types=custom
+        fitting, use_guard=policy.use_guard or bool(options.guard), included=bool(options.include), **declared
     )
-
-
-def _custom_types(policy: Policy, program: Program, options: ConversionOptions) -> dict[str, PortTypes]:
-    """Return the types that the user declares of custom operators, by the operators' names in the program."""
-    if not options.custom_op_types:
-        return {}
-    if policy.low is FLOAT32 or policy.copies:
-        what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
-        raise OptionError(f"custom_op_types has no meaning where {what}: drop it, or choose another dtype or level")
-    from amp_transpiler.precision.custom_nodes import custom_types_in  # few models have such operators
-
-    return custom_types_in(program.model, options.custom_op_types, policy.low)
 
 
 # ---- nothing to convert ----

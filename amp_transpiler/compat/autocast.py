@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import onnx
 import onnx_ir as ir
 
-from amp_transpiler.compat.arguments import checked_names, converted, refuse
+from amp_transpiler.compat.arguments import checked_names, converted, logger, refuse
 from amp_transpiler.compat.blocked import block, every_node
 from amp_transpiler.errors import OptionError
 from amp_transpiler.files.loading import load
@@ -27,6 +27,7 @@ from amp_transpiler.graph.dtypes import FLOAT16
 from amp_transpiler.graph.names import NameAllocator, name_nodes
 from amp_transpiler.graph.regions import DISABLE_AMP, drop_region
 from amp_transpiler.graph.user_patterns import compile_pattern
+from amp_transpiler.ops.names import operator_name
 from amp_transpiler.program.program import Program
 
 __all__ = ["DEFAULT_DATA_MAX", "DEFAULT_INIT_MAX", "NodeRule", "convert_to_f16", "convert_to_mixed_precision"]
@@ -36,7 +37,6 @@ DEFAULT_INIT_MAX = FLOAT16.max
 
 _REMEDIES = {
     "init_conversion_max_bytes": "initializers of any size are converted when the file is written; leave it out",
-    "tensor_block_dict": "schemas say which inputs may stay float32; keep whole operators with op_block_list",
     "trt_plugins": "no plugin is loaded here; leave it out, and say with trt_plugins_precision what its operators take",
 }
 
@@ -148,7 +148,8 @@ def convert_to_f16(
         low_precision_type: `fp16` or `bf16`.
         keep_io_types: inputs and outputs stay float32.
         op_block_list: operators that stay float32.
-        tensor_block_dict: refused.
+        tensor_block_dict: operator -> `inp` -> indices of inputs that stay float32, where the operator has a form with
+            others in the low format; operators that the model lacks are warned of. `out` is refused.
         trt_plugins: refused.
         use_standalone_type_inference: has no effect: types are always inferred here.
         opset: the opset of the result. None: the model's, or a higher one.
@@ -159,10 +160,33 @@ def convert_to_f16(
         CheckFailed: the result is invalid, or values became infinite or NaN.
     """
     name = "convert_to_f16"
-    refuse(name, {"tensor_block_dict": tensor_block_dict, "trt_plugins": trt_plugins}, _REMEDIES)
+    refuse(name, {"trt_plugins": trt_plugins}, _REMEDIES)
     blocked = checked_names(op_block_list, "op_block_list")
-    defaults = _defaults(name, low_precision_type, keep_io_types, opset)
-    return _converted(name, load(model).clone(), lambda node: node.op_type in blocked, defaults, options)
+    program = load(model).clone()
+    defaults = {
+        **_defaults(name, low_precision_type, keep_io_types, opset),
+        "float32_inputs": _float32_inputs(name, program, tensor_block_dict),
+    }
+    return _converted(name, program, lambda node: node.op_type in blocked, defaults, options)
+
+
+def _float32_inputs(
+    name: str, program: Program, blocked: Mapping[str, Mapping[str, Sequence[int]]] | None
+) -> dict[str, Sequence[int]] | None:
+    """Return the inputs that stay float32, of the operators that the model has."""
+    present = {operator_name(node) for node in every_node(program.model)}
+    inputs: dict[str, Sequence[int]] = {}
+    for operator, slots in (blocked or {}).items():
+        if any(indices for slot, indices in slots.items() if slot != "inp"):
+            raise OptionError(
+                f"{name}: tensor_block_dict has {slots!r} for {operator}: only inputs can be kept, as "
+                "{'inp': [1]}; keep whole operators with op_block_list"
+            )
+        if operator not in present:
+            logger.warning("%s: tensor_block_dict names an operator that the model lacks: %s", name, operator)
+        elif slots.get("inp"):
+            inputs[operator] = slots["inp"]
+    return inputs or None
 
 
 def _defaults(name: str, low_precision_type: str, keep_io_types: bool, opset: int | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from amp_transpiler.options.reading import (
     custom_op_types,
     dimension,
     dtype_name,
+    float32_inputs,
     fusions,
     headroom,
     io_types,
@@ -93,6 +94,14 @@ def _checked_types(declared: CustomTypes | None) -> dict[str, str] | None:
     from amp_transpiler.precision.custom_types import checked_custom_types  # few calls have them
 
     return checked_custom_types(declared)
+
+
+def _checked_inputs(declared: Mapping[str, str | Collection[int]] | None) -> dict[str, str] | None:
+    if declared is None:
+        return None
+    from amp_transpiler.precision.float32_inputs import checked_inputs  # few calls have them
+
+    return checked_inputs(declared)
 
 
 def _checked_fusions(choice: str | None) -> str | None:
@@ -255,6 +264,21 @@ class ConversionOptions:
         held_as=("table",),
         collect=_collected_types,
         check=_checked_types,
+    )
+    float32_inputs: Mapping[str, str | Collection[int]] | None = option(
+        None,
+        group="decide",
+        flags=("--float32-inputs",),
+        metavar="OP:INDICES",
+        repeated=True,
+        read=float32_inputs,
+        text="Keep inputs of an operator, by index, in float32 while others are in lower precision, such as `Pow:1`. "
+        "An error where no form of the operator has that.",
+        python="Operator -> indices of inputs that stay float32 while others are in lower precision, such as "
+        "`{'Pow': [1]}`. An error where no form of the operator has that.",
+        held_as=("table",),
+        collect=dict,
+        check=_checked_inputs,
     )
     opset: int | None = option(
         None,

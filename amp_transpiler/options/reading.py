@@ -14,6 +14,7 @@ __all__ = [
     "custom_op_types",
     "dimension",
     "dtype_name",
+    "float32_inputs",
     "fusions",
     "headroom",
     "io_types",
@@ -72,6 +73,17 @@ def custom_op_types(text: str) -> tuple[str, str]:
         return parse_custom_types(text)
     except OptionError as error:
         fault = str(error).removeprefix("--custom-op-types").lstrip(": ")  # argparse names the option
+        raise argparse.ArgumentTypeError(fault) from error
+
+
+def float32_inputs(text: str) -> tuple[str, str]:
+    """Return an operator and indices of its inputs."""
+    from amp_transpiler.precision.float32_inputs import parse_inputs  # few calls have it
+
+    try:
+        return parse_inputs(text)
+    except OptionError as error:
+        fault = str(error).removeprefix("--float32-inputs").lstrip(": ")  # argparse names the option
         raise argparse.ArgumentTypeError(fault) from error
 
 

@@ -195,7 +195,9 @@ class _Assigner:
         self._ranges = ranges
         self._guarded = policy.use_guard and has_guard(model)
         self._rules = policy.rules.begin(model, guarded=self._guarded)
-        self._constraints = Constraints(model, policy.target, policy.low, training=policy.training)
+        self._constraints = Constraints(
+            model, policy.target, policy.low, training=policy.training, float32_inputs=policy.float32_inputs
+        )
         self._faults = DeviceFaults(
             model, policy.target, policy.low, policy.device, policy.dims, products=not policy.training
         )
@@ -476,6 +478,10 @@ class _Assigner:
             name = operator_name(node)
             self.missing_kernels[name] = self.missing_kernels.get(name, 0) + 1
         assert constraint.reason is not None, "no form, so a reason"
+        if constraint.reason.code == "kept-input" and self._kept_by_user(node) is None:
+            raise OptionError(
+                f"--float32-inputs: node '{node.name}': {constraint.reason}; keep the whole operator with --black"
+            )
         return Decision("high", constraint.reason)
 
     def _kept_by_user(self, node: ir.Node) -> Reason | None:

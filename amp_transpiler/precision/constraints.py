@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeGuard
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.dtypes import BFLOAT16, LowFormat
 from amp_transpiler.graph.node_kind import Kind, kind_of
 from amp_transpiler.ops.dtype_attributes import DTYPE_ATTRIBUTES
-from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import Signature, Slot, opset_of
 from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.targets import Target
@@ -88,13 +88,23 @@ class Constraints:
         low: the low format.
         training: the program is a training program, so BatchNormalization and Dropout are lowered to plain operators
             before it runs. No kernel of theirs is needed then, and their statistics may stay float32.
+        float32_inputs: operator -> the inputs, by index, that the user keeps in float32.
     """
 
-    def __init__(self, model: ir.Model, target: Target, low: LowFormat, *, training: bool = False) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        target: Target,
+        low: LowFormat,
+        *,
+        training: bool = False,
+        float32_inputs: Mapping[str, frozenset[int]] | None = None,
+    ) -> None:
         self.target = target
         self.low = low
         self._model = model
         self._of_kind = _judge(target, low, training)
+        self._float32_inputs = float32_inputs or {}
 
     def of(
         self,
@@ -113,8 +123,20 @@ class Constraints:
             anywhere: a kernel of the provider that the target falls back to will do.
         """
         if opset is None or not is_standard(node):
-            return self._of_kind(kind_of(node, opset_of(self._model, node.domain)), self.imports(), inputs, anywhere)
-        return self._of_kind(kind_of(node, opset), self.imports(opset), inputs, anywhere)
+            kind, imports = kind_of(node, opset_of(self._model, node.domain)), self.imports()
+        else:
+            kind, imports = kind_of(node, opset), self.imports(opset)
+        constraint = self._of_kind(kind, imports, inputs, anywhere)
+        high = self._float32_inputs.get(operator_name(node)) if self._float32_inputs else None
+        if high is None or constraint.form is None or not constraint.form.inputs & high:
+            return constraint
+        others = constraint.form.inputs - high
+        if inputs is None and others:
+            constraint = self._of_kind(kind, imports, others, anywhere)
+            if constraint.form is not None:
+                return constraint
+        values = {"operator": operator_name(node), "inputs": ", ".join(map(str, sorted(high))), "low": self.low.name}
+        return Constraint(None, Reason("kept-input", values))
 
     def imports(self, opset: int | None = None) -> Imports:
         """The domains that the program imports, with `opset` as the version of ONNX's own if it is given."""

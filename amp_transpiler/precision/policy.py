@@ -71,6 +71,7 @@ class Policy:
         use_guard: if the program has any `fp16_guard` region, only nodes inside one may be low.
         included: some nodes are low by force (regions of the kind `include`).
         custom_types: operator without a schema -> the types that the user declares of its inputs and outputs.
+        float32_inputs: operator -> the inputs, by index, that stay float32 though others of it are low.
         opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.
         low_io: names of graph inputs and outputs that become low themselves.
         forced_high: node name -> reason, for nodes that stay float32 whatever the rules say.
@@ -103,6 +104,7 @@ class Policy:
     limits: Limits = dataclasses.field(default_factory=Limits)
     use_guard: bool = True
     included: bool = False
+    float32_inputs: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
     custom_types: Mapping[str, PortTypes] = dataclasses.field(default_factory=dict)
     opset: int | None = None
     low_io: frozenset[str] = frozenset()

@@ -48,6 +48,7 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "forced-elsewhere": "low by force (--include), though there is {fault}: another provider runs it",
             "forced-faulty": "low by force (--include), though {fault}",
             "init-max": "constant reaches {largest:.4g}, above --init-max {most:g}",
+            "kept-input": "no form of {operator} has input {inputs} in float32 and others in {low}",
             "not-guarded": "outside every fp16_guard region",
             "recipe": "as in the recipe: {words}",
             "recipe-silent": "as in the recipe",

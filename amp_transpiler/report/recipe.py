@@ -278,10 +278,8 @@ def _plain(name: str, value: Any) -> Any:
     """Return a value as TOML can hold it."""
     if name == "dtype":  # a name, or numpy's type
         return float_format(value).name
-    if name == "custom_op_types":
-        from amp_transpiler.precision.custom_types import checked_custom_types  # few conversions have them
-
-        return checked_custom_types(value)
+    if name in ("custom_op_types", "float32_inputs"):
+        return _ports(name, value)
     if isinstance(value, UserLists):
         kinds = (value.custom_white_list, value.custom_black_list, value.black_varnames)
         return {kind: sorted(names) for kind, names in zip(_LISTS, kinds, strict=True) if names}
@@ -295,6 +293,17 @@ def _plain(name: str, value: Any) -> Any:
         value = sorted(value) if isinstance(value, AbstractSet) else value
         return [_plain(name, item) for item in value]
     return repr(value)  # no value that `transpile` takes
+
+
+def _ports(name: str, value: Any) -> dict[str, str] | None:
+    """Return what is declared of the ports of operators, as texts by operator; few conversions have that."""
+    if name == "float32_inputs":
+        from amp_transpiler.precision.float32_inputs import checked_inputs
+
+        return checked_inputs(value)
+    from amp_transpiler.precision.custom_types import checked_custom_types
+
+    return checked_custom_types(value)
 
 
 def _table(record: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:

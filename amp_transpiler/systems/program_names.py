@@ -9,22 +9,26 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set as AbstractSet
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import AMP_DTYPES
+from amp_transpiler.graph.dtypes import AMP_DTYPES, FLOAT32
 from amp_transpiler.graph.name_matching import did_you_mean, is_pattern, matching_names
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.vocabulary import finer_classes, known_operator, near_operators, paddle_names, vocabulary
 from amp_transpiler.precision.limits import Limits
+from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.program.program import Program
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
 
-__all__ = ["IoTypes", "limits_by_output", "low_inputs_and_outputs", "resolved_lists"]
+__all__ = ["DeclaredPorts", "IoTypes", "declared_ports", "limits_by_output", "low_inputs_and_outputs", "resolved_lists"]
+
+if TYPE_CHECKING:
+    from amp_transpiler.precision.custom_types import PortTypes
 
 IoTypes = bool | str | Collection[str] | Mapping[str, Literal["keep", "low"]]
 """Which inputs and outputs keep their types: all, none, those named; or name -> `keep` or `low`, the others kept."""
@@ -106,6 +110,46 @@ def limits_by_output(program: Program, limits: Limits) -> Limits:
             raise OptionError(f"tolerance names '{text}', which is no output{did_you_mean(text, names)}: {every}")
         by_output |= dict.fromkeys(matching, tolerance)
     return dataclasses.replace(limits, outputs=by_output)
+
+
+class DeclaredPorts(TypedDict):
+    """What a user says about single inputs and outputs of operators, as `Policy` has it.
+
+    Attributes:
+        custom_types: operator without a schema -> the types of its inputs and outputs.
+        float32_inputs: operator -> the inputs, by index, that stay float32.
+    """
+
+    custom_types: Mapping[str, PortTypes]
+    float32_inputs: Mapping[str, frozenset[int]]
+
+
+def declared_ports(program: Program, policy: Policy, custom_op_types: Any, float32_inputs: Any) -> DeclaredPorts:
+    """Return what the user says about single inputs and outputs, by the operators of a program.
+
+    Args:
+        program: the program.
+        policy: how is decided.
+        custom_op_types: the user's, as `transpile` takes them.
+        float32_inputs: the user's, likewise.
+
+    Raises:
+        OptionError: they have no meaning for this policy, or do not fit the program.
+    """
+    declared = DeclaredPorts(custom_types={}, float32_inputs={})
+    for name, value in (("custom_op_types", custom_op_types), ("float32_inputs", float32_inputs)):
+        if value and (policy.low is FLOAT32 or policy.copies):
+            what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
+            raise OptionError(f"{name} has no meaning where {what}: drop it, or choose another dtype, level or preset")
+    if custom_op_types:
+        from amp_transpiler.precision.custom_nodes import custom_types_in  # few models have such operators
+
+        declared["custom_types"] = custom_types_in(program.model, custom_op_types, policy.low)
+    if float32_inputs:
+        from amp_transpiler.precision.float32_inputs import inputs_in  # few calls have them
+
+        declared["float32_inputs"] = inputs_in(program.model, float32_inputs)
+    return declared
 
 
 def resolved_lists(lists: UserLists | None, program: Program, dtype: str) -> AutoMixedPrecisionLists | None:

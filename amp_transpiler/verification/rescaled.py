@@ -139,7 +139,7 @@ def _forms(
     small = {name: dataclasses.replace(seen, largest=min(seen.largest, 1.0)) for name, seen in evidence.ranges.items()}
     free = dataclasses.replace(policy, objective="low", evidence=dataclasses.replace(evidence, ranges=small))
     decisions = assign(model, free, ranges).decisions
-    constraints = Constraints(model, policy.target, policy.low)
+    constraints = Constraints(model, policy.target, policy.low, float32_inputs=policy.float32_inputs)
     for node in model.graph:
         decision = decisions[node]
         reason = decision.reason

@@ -155,6 +155,24 @@ def test_plugins_take_the_types_that_they_were_built_for(tmp_path, declared):
     ]
 
 
-def test_single_tensors_cannot_be_blocked():
-    with pytest.raises(ValueError, match=r"tensor_block_dict=.* keep whole operators with op_block_list"):
+POWER = "(float[1,5] x) => (float[1,3] y) { [first] a = MatMul(x, w) [power] y = Pow(a, e) }"
+
+
+def test_an_input_of_an_operator_stays_float32(caplog):
+    model = parse(POWER, w=array(5, 3), e=np.float32([1.5]))
+    converted = convert_to_f16(model, tensor_block_dict={"Pow": {"inp": [1]}, "Resize": {"inp": [2]}}, target="any")
+    [exponent] = [tensor for tensor in converted.graph.initializer if tensor.name == converted.graph.node[-2].input[1]]
+    assert converted.graph.node[-2].op_type == "Pow"
+    assert exponent.data_type == FLOAT
+    assert high(converted) == {"power"}
+    assert "tensor_block_dict names an operator that the model lacks: Resize" in caplog.text
+
+
+def test_what_cannot_stay_float32_by_itself_is_said():
+    with pytest.raises(ValueError, match=r"no form of Gemm has input 1 in float32 and others in float16; keep"):
         convert_to_f16(simple(), tensor_block_dict={"Gemm": {"inp": [1]}})
+    with pytest.raises(ValueError, match=r"tensor_block_dict has .* keep whole operators with op_block_list"):
+        convert_to_f16(simple(), tensor_block_dict={"Gemm": {"out": [0]}})
+    assert high(convert_to_f16(simple(), tensor_block_dict={"Gemm": {"inp": [1]}}, op_block_list=["Gemm"])) == {
+        "gemm_node"
+    }

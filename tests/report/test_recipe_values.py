@@ -29,6 +29,7 @@ WRONG = {
     "rescale": [5, True, [], {"x": "y"}, {"x": 1.5}, {"x": True}],
     "opset": [1.5, True, "x", [], float("inf")],
     "state": [5, "x", ["x"], {"x": 1}, True],
+    "float32_inputs": [5, "x:1", ["x:1"], {"x": 1}, {"x": [1]}, True],
     "custom_op_types": [5, "x:fp16", ["x:fp16"], {"x": 1}, {"x": ["fp16"]}, True],
 }
 
