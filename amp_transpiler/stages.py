@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
+from amp_transpiler.assess.fusions import said_of_fusing
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.child_process.child import start_early
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
@@ -23,7 +24,7 @@ from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
-from amp_transpiler.ops.fusions import may_fuse, only_in_onnxruntime
+from amp_transpiler.ops.fusions import may_fuse
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.phrases import first_few
@@ -62,7 +63,7 @@ from amp_transpiler.verification.verify import (
 )
 
 if TYPE_CHECKING:
-    from amp_transpiler.passes.fusion.fuse import Fused
+    pass
 
 __all__ = [
     "copy_unchanged",
@@ -306,36 +307,9 @@ def _fused(job: Job) -> tuple[Optimization, Program | None]:
 
     unfused = job.program.clone() if by_default or _is_priced(job) else None
     fused = fuse(job.program, choice, job.policy)
-    findings = _said_of_fusing(fused, job.policy, by_default=by_default)
+    findings = said_of_fusing(fused, job.policy, by_default=by_default)
     settings = {"fuse": choice} if by_default and fused.operators else {}
     return Optimization(fused.operators, findings, settings), unfused if fused.operators else None
-
-
-def _said_of_fusing(fused: Fused, policy: Policy, *, by_default: bool) -> Findings:
-    """Say what was fused; who asked for it hears what was not, too."""
-    if fused.reason:
-        return Findings() if by_default else Findings(warnings=(f"nothing fused: {fused.reason}",))
-    notes = [] if by_default else list(_not_fused(fused, policy))
-    if fused.operators:
-        has_own = bool(only_in_onnxruntime(fused.operators))
-        needs = "; the result needs ONNX Runtime, whose own operators are among them" if has_own else ""
-        undo = ", which --fuse none leaves out" if by_default else ""
-        notes.append(f"fused before the decision{undo}: {_counted(fused.operators)}{needs}")
-    return Findings(notes=tuple(notes))
-
-
-def _not_fused(fused: Fused, policy: Policy) -> Iterator[str]:
-    if fused.missing:
-        without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
-        yield f"not fused, since {without}: {', '.join(fused.missing)}"
-    if fused.torn:
-        yield f"not fused, since a region holds only some of the nodes: {_counted(fused.torn)}"
-    if fused.named:
-        yield f"not fused, since the lists name {', '.join(fused.names)}: {_counted(fused.named)}"
-
-
-def _counted(operators: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name.rpartition('::')[2]}" for name, count in operators.items())
 
 
 def _offer(attentions: int) -> str:
