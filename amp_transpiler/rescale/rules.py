@@ -73,7 +73,9 @@ def _power(node: ir.Node) -> str:
     if exponent is None or not (2.0 * exponent).is_integer() or abs(exponent) > _MOST_POWER:
         return ""
     twice = int(2.0 * exponent)
-    return "x0" if twice == 0 else f"2y0 = {twice}x0" if twice > 0 else f"2y0 + {-twice}x0 = 0"
+    if twice == 0:
+        return "x0"
+    return f"2y0 = {twice}x0" if twice > 0 else f"2y0 + {-twice}x0 = 0"
 
 
 def _cast(node: ir.Node) -> str:
@@ -241,6 +243,7 @@ def _form(text: str) -> Form:
         term = _TERM.fullmatch(part.strip())
         assert term is not None, f"no term: {part}"
         factor, letter, index, attribute = term.groups()
-        slot: Slot = ("@", attribute) if attribute else (letter, EVERY if index == "*" else int(index))
+        place = EVERY if index == "*" or attribute else int(index)
+        slot: Slot = ("@", attribute) if attribute else (letter, place)
         terms.append((int(factor or 1), slot))
     return tuple(terms)
