@@ -56,7 +56,7 @@ def test_the_first_nodes_that_hold_are_the_cure(count):
 def test_a_note_says_that_the_search_for_the_cure_ended_early(monkeypatch):
     samples = {"x": np.geomspace(1e-6, 1e-5, 8, dtype=np.float32)[None]}
     monkeypatch.setattr("amp_transpiler.diagnosis.cure.MOST_RUNS", 3)
-    monkeypatch.setattr("amp_transpiler.diagnosis.debug.MOST_RUNS", 3)
+    monkeypatch.setattr("amp_transpiler.diagnosis.cures.MOST_RUNS", 3)
     diagnosis = amp.debug(parse(QUIET, least=np.float32(1e-10)), inputs=samples)
     assert diagnosis.cure is not None
     assert diagnosis.notes == (

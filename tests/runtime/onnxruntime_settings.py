@@ -41,6 +41,7 @@ class RuntimeSetting:
     evidence: Evidence | None = None
 
 
+_RELEASES = "those of `debug --ort OLD NEW`, whose optimized graphs are compared"
 _STEPS = "steps of training programs on a device"
 _CPU_STEPS = "steps of training programs on a CPU"
 _IDLE = "it looks at every node of a step, and finds nothing there"
@@ -168,6 +169,20 @@ RUNTIME_SETTINGS = (
         _STEPS,
         "sessions of many shapes share one arena",
         H100("4 layers of BERT at O2: the same losses, 3652 MB instead of 4754, 18.8 ms a step instead of 21.1"),
+    ),
+    RuntimeSetting(
+        "session key",
+        "session.optimized_model_external_initializers_file_name",
+        "a file beside the optimized graph",
+        _RELEASES,
+        "an optimized graph with its weights in it may be larger than a protobuf message can be",
+    ),
+    RuntimeSetting(
+        "session key",
+        "session.optimized_model_external_initializers_min_size_in_bytes",
+        "1024",
+        _RELEASES,
+        "small constants stay in the graph, where sizes and axes are read from them",
     ),
     RuntimeSetting(
         "arena",

@@ -22,7 +22,7 @@ from amp_transpiler.precision.assign import assign
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.torch.classes import TORCH_CLASSES, TorchClass
 from amp_transpiler.systems.torch.rules import TorchRules
-from amp_transpiler.targets import TENSORRT
+from amp_transpiler.targets.schemas_only import SCHEMAS_ONLY
 from tests.support import array, parse
 
 torch = pytest.importorskip("torch")
@@ -142,9 +142,9 @@ def ours(call: str, low: LowFormat, before: str = "") -> tuple[bool, str]:
     )
     infer_shapes(model)
     propagate_types(model)
-    # Whose kernels count is beside the point: with `tensorrt`, the schemas alone decide what can be low.
+    # Whose kernels count is beside the point: with `openvino`, only the schemas decide what can be low.
     rules = TorchRules(low, amp.AutoMixedPrecisionLists(dtype=low.name))
-    found = assign(model, Policy(low=low, target=TENSORRT, rules=rules))
+    found = assign(model, Policy(low=low, target=SCHEMAS_ONLY["openvino"], rules=rules))
     decision = found.decisions[next(node for node in all_nodes(model) if node.name == "n")]
     return decision.precision == "low", str(decision.reason)
 
