@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
-from amp_transpiler.assess.fusions import said_of_fusing
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.child_process.child import start_early
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
@@ -303,7 +302,8 @@ def _fused(job: Job) -> tuple[Optimization, Program | None]:
     types = {node.op_type for node in job.program.model.graph}
     if not may_fuse(choice, opset_of(job.program.model, ""), types):
         return job.facts.optimization, None
-    from amp_transpiler.passes.fusion.fuse import fuse  # few models have anything to fuse
+    from amp_transpiler.assess.fusions import said_of_fusing  # few models have anything to fuse
+    from amp_transpiler.passes.fusion.fuse import fuse
 
     unfused = job.program.clone() if by_default or _is_priced(job) else None
     fused = fuse(job.program, choice, job.policy)
