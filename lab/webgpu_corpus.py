@@ -167,8 +167,8 @@ def is_false(row: Mapping[str, Any]) -> bool:
     """Whether the provider contradicts the verdict: beyond twice of what is stated and what float32 is off by."""
     if not tells(row):
         return False
-    found = row["provider"]
-    return not isinstance(found, float | int) or found > MOST * row["stated"] + row["source"]
+    error = row["provider"]
+    return not isinstance(error, float | int) or error > MOST * row["stated"] + row["source"]
 
 
 def page(rows: list[dict[str, Any]]) -> str:

@@ -187,8 +187,11 @@ def model_of(schema: Any, version: int, types: Mapping[str, str]) -> onnx.ModelP
     parameter = str(formal.type_str if hasattr(formal, "type_str") else formal.typeStr)
     result.type.tensor_type.elem_type = ELEMENTS[types[parameter]] if parameter in types else fixed_element(parameter)
     graph = helper.make_graph([node], "kernel", [value for value in inputs if value is not None], [result])
-    own = version if not schema.domain else LAST
-    opsets = [helper.make_opsetid("", max(own, 1)), *([helper.make_opsetid(schema.domain, 1)] if schema.domain else [])]
+    opset = version if not schema.domain else LAST
+    opsets = [
+        helper.make_opsetid("", max(opset, 1)),
+        *([helper.make_opsetid(schema.domain, 1)] if schema.domain else []),
+    ]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 

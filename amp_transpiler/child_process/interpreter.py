@@ -26,7 +26,7 @@ _LAST = 300  # characters of what it wrote last
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunReply:
-    """What became of a model in another interpreter.
+    """The outcome of running a model in another interpreter.
 
     Attributes:
         provider: the execution provider that came first in the session; empty if none was opened.

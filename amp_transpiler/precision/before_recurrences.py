@@ -1,4 +1,4 @@
-"""What computes the sequence of a recurrent node that stays float32, for targets that build engines.
+"""Finds the nodes that compute the sequence of a float32 recurrence, for targets that build engines.
 
 TensorRT-RTX 1.7.1 builds no float32 RNN, GRU or LSTM whose sequence was cast from 16 bits, be it straight or through
 nodes that only change its shape ("Error during shape inference of reshape"). So no cast may stand there: what computes

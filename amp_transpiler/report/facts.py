@@ -122,7 +122,7 @@ class Rescaling:
 
     @property
     def settings(self) -> dict[str, dict[str, int]]:
-        """What a recipe holds of it."""
+        """The options by which a recipe does the same again."""
         return {"rescale": dict(self.exponents)} if self.exponents else {}
 
 

@@ -111,7 +111,7 @@ class DecisionChange:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRun:
-    """What became of a model in a release.
+    """The outcome of running a model in a release.
 
     Attributes:
         release: the version that ran it, such as `1.24.4`.
