@@ -23,13 +23,12 @@ from amp_transpiler.diagnosis.on_device import run_on_device
 from amp_transpiler.diagnosis.other_format import conversions_of
 from amp_transpiler.diagnosis.pairs import Pairs, Shapes, pair
 from amp_transpiler.diagnosis.side_by_side import compare_side_by_side
-from amp_transpiler.diagnosis.subject import Subject, dtype_of, subject_of
+from amp_transpiler.diagnosis.subject import LEVEL_AUTO_LIMITS, Subject, chosen_dtype, subject_of
 from amp_transpiler.diagnosis.suspects import Findings, rows_of
 from amp_transpiler.diagnosis.wrong_kernels import by_effect, measured_kernels, simulated_departures, wrong_kernels
 from amp_transpiler.errors import CheckFailed, InputError, ModelError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.passes.emulate import emulate
@@ -57,7 +56,6 @@ logger = logging.getLogger(__name__)
 
 _NO_DERIVATIVES: tuple[type[Exception], ...] = (*RUN_ERRORS, ModelError)
 _SAMPLES = 3  # that are differentiated
-_DEFAULT_TOLERANCE: Mapping[str, float] = {"float16": 0.02, "bfloat16": 0.05}  # that of level auto
 
 
 def debug(  # noqa: PLR0913  options of a public function, all but two by keyword
@@ -140,15 +138,9 @@ def _options(
     device: str,
     tolerance: Tolerance | None,
 ) -> ConversionOptions:
-    if dtype is None:
-        dtype = "float16"
-        if low is not None:
-            typed = low.clone()
-            propagate_types(typed.model)
-            most = dtype_of(typed)
-            dtype = "bfloat16" if most is not None and most.name == "bfloat16" else "float16"
+    dtype = chosen_dtype(dtype, low)
     if tolerance is None:
-        tolerance = _DEFAULT_TOLERANCE.get(str(dtype), 0.02)
+        tolerance = LEVEL_AUTO_LIMITS.get(str(dtype), 0.02)
     return ConversionOptions(
         level=level, dtype=dtype, target=target, ort=ort, device=device, tolerance=tolerance, fuse="none"
     )

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -18,29 +18,19 @@ import onnx_ir as ir
 from amp_transpiler.child_process.differences import Difference, Measured, difference
 from amp_transpiler.child_process.remote import open_program
 from amp_transpiler.diagnosis.compared_reads import compared_reads
-from amp_transpiler.diagnosis.pairs import Pairs, Shapes
+from amp_transpiler.diagnosis.pairs import Pairs, Shapes, through_casts
 from amp_transpiler.graph.dtypes import LOW_NUMPY_DTYPES, LowFormat
 from amp_transpiler.graph.names import values_by_name
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.diagnosis import Departure, RunForm
-from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.verification.calibrate import PIECE
+from amp_transpiler.verification.run_samples import RunsSamples, run_sample
 
-__all__ = ["Compared", "Form", "RunsSamples", "compared_results", "departures", "exposed"]
+__all__ = ["Compared", "Form", "compared_results", "departures", "exposed"]
 
 _TIMES = 3.0  # the emulated error: once for the emulation, twice for the device, which was within 1.8 times of it
 _FLOAT32 = 4  # bytes of a number, of which groups are counted: no result takes more
-
-
-class RunsSamples(Protocol):
-    """A session, as far as it is needed here: `RemoteSession`, or one of a test."""
-
-    inputs: tuple[ValueInfo, ...]
-
-    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> list[Any]:
-        """Run once and return the results, in the order of `fetch`."""
-        ...
 
 
 Opener: TypeAlias = Callable[[Program], contextlib.AbstractContextManager[RunsSamples]]
@@ -197,10 +187,7 @@ def _differences(
 
 
 def _run(session: RunsSamples, sample: Mapping[str, Any], fetch: Sequence[str]) -> list[np.ndarray]:
-    names = {info.name for info in session.inputs}
-    feeds = {name: value for name, value in sample.items() if name in names}
-    results = session.run(check_feeds(feeds, session.inputs, lenient=True), fetch)
-    return [_widened(np.asarray(result)) for result in results]
+    return [_widened(np.asarray(result)) for result in run_sample(session, sample, fetch)]
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
@@ -213,9 +200,11 @@ def _departs(both: _Both, allowed: float) -> bool:
 
 
 def _departure(form: RunForm, result: Compared, value: ir.Value, both: _Both) -> Departure:
+    node = through_casts(value).producer()  # ONNX Runtime may have added casts behind it
+    assert node is not None
     return Departure(
         node=result.node,
-        op=operator_name(_kernel_behind(value)),
+        op=operator_name(node),
         value=result.value,
         form=form,
         error=both.there.error,
@@ -223,12 +212,3 @@ def _departure(form: RunForm, result: Compared, value: ir.Value, both: _Both) ->
         infinite=both.there.infinite / max(1, both.there.count),
         finite=both.here.infinite / max(1, both.here.count),
     )
-
-
-def _kernel_behind(value: ir.Value) -> ir.Node:
-    """Return the node that computes a value; ONNX Runtime may have added casts behind it."""
-    node = value.producer()
-    assert node is not None
-    while node.op_type == "Cast" and (read := node.inputs[0]) is not None and (maker := read.producer()) is not None:
-        node = maker
-    return node

@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.remote import open_on_place
-from amp_transpiler.diagnosis.departures import Compared, Form, RunsSamples, departures
+from amp_transpiler.diagnosis.departures import Compared, Form, departures
 from amp_transpiler.errors import InputError, ModelError
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.staging import temporary_folder
@@ -19,6 +19,7 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.report.diagnosis import Departure, RunForm, RunsOnDevice
 from amp_transpiler.runtime.ort import SessionSettings, error_text
 from amp_transpiler.verification.default_device import CheckedDevice
+from amp_transpiler.verification.run_samples import RunsSamples
 
 __all__ = ["fused_by_runtime", "run_on_device"]
 

@@ -23,9 +23,13 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.clock import Clock
+from amp_transpiler.systems.option_names import DtypeName
 from amp_transpiler.verification.fixed_sample import inline_branches
 
-__all__ = ["Subject", "dtype_of", "subject_of"]
+__all__ = ["LEVEL_AUTO_LIMITS", "Subject", "chosen_dtype", "dtype_of", "subject_of"]
+
+LEVEL_AUTO_LIMITS: Mapping[str, float] = {"float16": 0.02, "bfloat16": 0.05}
+"""Low format -> the largest error of an output that is no fault, a fraction: what level auto allows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,6 +148,14 @@ def _require_same_ends(low: Program, name: str, source: Program) -> None:
         raise InputError(
             f"{name} lacks the output '{missing[0]}' of the float32 model: expected a model made from that one"
         )
+
+
+def chosen_dtype(dtype: DtypeName | None, low: Program | None) -> DtypeName:
+    """Return the low format that is asked for; without a wish that of a low program, or float16."""
+    if dtype is not None:
+        return dtype
+    most = None if low is None else dtype_of(plain_copy(low))
+    return "bfloat16" if most is not None and most.name == "bfloat16" else "float16"
 
 
 def dtype_of(program: Program) -> LowFormat | None:

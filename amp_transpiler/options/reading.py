@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Literal
 
 from amp_transpiler.errors import OptionError
@@ -69,21 +70,22 @@ def custom_op_types(text: str) -> tuple[str, str]:
     """Return an operator and the types of its inputs and outputs."""
     from amp_transpiler.precision.custom_types import parse_custom_types  # few calls have it
 
-    try:
-        return parse_custom_types(text)
-    except OptionError as error:
-        fault = str(error).removeprefix("--custom-op-types").lstrip(": ")  # argparse names the option
-        raise argparse.ArgumentTypeError(fault) from error
+    return _declared(text, "--custom-op-types", parse_custom_types)
 
 
 def float32_inputs(text: str) -> tuple[str, str]:
     """Return an operator and indices of its inputs."""
     from amp_transpiler.precision.float32_inputs import parse_inputs  # few calls have it
 
+    return _declared(text, "--float32-inputs", parse_inputs)
+
+
+def _declared(text: str, flag: str, parse: Callable[[str], tuple[str, str]]) -> tuple[str, str]:
+    """Return an operator and what is declared of it; the fault of a wrong text does not name the option again."""
     try:
-        return parse_inputs(text)
+        return parse(text)
     except OptionError as error:
-        fault = str(error).removeprefix("--float32-inputs").lstrip(": ")  # argparse names the option
+        fault = str(error).removeprefix(flag).lstrip(": ")  # argparse names the option
         raise argparse.ArgumentTypeError(fault) from error
 
 

@@ -12,7 +12,7 @@ import functools
 import logging
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from amp_transpiler.child_process.child import RUN_ERRORS, RuntimeCrash
 from amp_transpiler.child_process.remote import open_as_session, open_by_default, open_file, open_program
@@ -21,15 +21,14 @@ from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import OutputComparison
 from amp_transpiler.report.wording import percent
-from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.first_states import first_states
-from amp_transpiler.verification.run_samples import RUNS, for_runs
+from amp_transpiler.verification.run_samples import RUNS, RunsSamples, for_runs, run_sample
 from amp_transpiler.verification.structure import lacks_something
 from amp_transpiler.verification.verdict import failing_outputs, fault_of, worst
 
-__all__ = ["FORMS", "DeviceFault", "DeviceOutcome", "Form", "RunsSamples", "check_on_device", "is_contradicted"]
+__all__ = ["FORMS", "DeviceFault", "DeviceOutcome", "Form", "check_on_device", "is_contradicted"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +43,6 @@ _ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-10}
 _ERRORS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
 _NO_MEMORY = ("Failed to allocate memory", "out of memory", "STATUS_ALLOC_FAILED")  # ONNX Runtime's words, and CUDA's
 _ANYTHING_LIKE_IT = Limits(tolerance=1.0, mismatch=1.0)
-
-
-class RunsSamples(Protocol):
-    """A session, as far as a check needs it: `RemoteSession`, or a planted one of a test."""
-
-    inputs: tuple[ValueInfo, ...]
-    outputs: tuple[ValueInfo, ...]
-
-    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> list[Any]:
-        """Run once and return the outputs, in the order of `fetch`."""
-        ...
 
 
 Opener: TypeAlias = Callable[[Form], contextlib.AbstractContextManager[RunsSamples]]
@@ -211,10 +199,7 @@ def _runs(program: Program, reference: Reference, limits: Limits) -> list[_Run]:
 
 
 def _run(session: RunsSamples, sample: Mapping[str, Any]) -> dict[str, Any]:
-    names = {info.name for info in session.inputs}
-    feeds = {name: value for name, value in sample.items() if name in names}
-    results = session.run(check_feeds(feeds, session.inputs, lenient=True))
-    return dict(zip((info.name for info in session.outputs), results, strict=True))
+    return dict(zip((info.name for info in session.outputs), run_sample(session, sample), strict=True))
 
 
 def _compared(session: RunsSamples, run: _Run, limits: Limits) -> Mapping[str, OutputComparison]:

@@ -7,11 +7,12 @@ its pieces, so that the program without it may be the better one.
 from __future__ import annotations
 
 from amp_transpiler.conversion import Conversion, candidate_of
+from amp_transpiler.precision.balance import Candidate
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.verdict import Verdict
 from amp_transpiler.verification.verify import Compared
 
-__all__ = ["has_low_nodes", "is_better_unfused", "rank", "was_held_back"]
+__all__ = ["cost", "has_low_nodes", "is_better_unfused", "rank", "was_held_back"]
 
 
 def was_held_back(fused: Compared) -> bool:
@@ -38,10 +39,14 @@ def is_better_unfused(fused: Compared, unfused: Compared, policy: Policy) -> boo
     if rank(fused) != rank(unfused):
         return rank(unfused) < rank(fused)
     before = candidate_of(unfused.program, policy, written=has_low_nodes(unfused.conversion))  # else it is its source
-    after = candidate_of(fused.program, policy)
+    return cost(before, policy) < cost(candidate_of(fused.program, policy), policy)
+
+
+def cost(candidate: Candidate, policy: Policy) -> tuple[float, float]:
+    """Return what orders conversions of one verdict, the best one first: their time, or their size if that counts."""
     if policy.objective == "low":
-        return (before.bytes, before.milliseconds) < (after.bytes, after.milliseconds)
-    return (before.milliseconds, before.bytes) < (after.milliseconds, after.bytes)
+        return candidate.bytes, candidate.milliseconds
+    return candidate.milliseconds, candidate.bytes
 
 
 def has_low_nodes(conversion: Conversion) -> bool:

@@ -30,7 +30,7 @@ from amp_transpiler.rescale.apply import scaled_copy
 from amp_transpiler.rescale.choose import NOTHING, Scalings, choose_scalings
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, named_outputs
-from amp_transpiler.verification.fused_or_not import has_low_nodes, rank
+from amp_transpiler.verification.fused_or_not import cost, has_low_nodes, rank
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.verify import Compared
 
@@ -168,9 +168,7 @@ def is_better_rescaled(before: Compared, after: Compared, policy: Policy) -> boo
     second = candidate_of(after.program, policy)
     if policy.objective == "balance":
         return balanced({"low": first, "time": second}) == "time"
-    if policy.objective == "time":
-        return (second.milliseconds, second.bytes) < (first.milliseconds, first.bytes)
-    return (second.bytes, second.milliseconds) < (first.bytes, first.milliseconds)
+    return cost(second, policy) < cost(first, policy)
 
 
 def may_pay(rescaled_program: Program, policy: Policy, ranges: RangeFaults) -> bool:

@@ -1,4 +1,4 @@
-"""Gives samples for several runs of one session; where there are fewer, the numbers of the first in another order.
+"""Runs samples, and gives as many as runs are wanted: beside those that there are, the first in another order.
 
 A fault that a session shows in its second run only needs a second run on other numbers to be seen.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.remote import open_source
 from amp_transpiler.errors import InputError
-from amp_transpiler.runtime.feeds import reordered
+from amp_transpiler.runtime.feeds import ValueInfo, check_feeds, reordered
 from amp_transpiler.verification.accuracy import Reference, named_outputs
 
-__all__ = ["RUNS", "for_runs"]
+__all__ = ["RUNS", "RunsSamples", "for_runs", "run_sample"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,30 @@ RUNS = 3
 """Runs of each session on a device, each on another sample."""
 
 _REFUSALS: tuple[type[Exception], ...] = (*RUN_ERRORS, InputError)
+
+
+class RunsSamples(Protocol):
+    """A session, as far as a check needs it: `RemoteSession`, or a planted one of a test."""
+
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+
+    def run(self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None) -> list[Any]:
+        """Run once and return the outputs, in the order of `fetch`."""
+        ...
+
+
+def run_sample(session: RunsSamples, sample: Mapping[str, Any], fetch: Sequence[str] | None = None) -> list[Any]:
+    """Run a session once, on those of a sample's arrays that it takes, in its types.
+
+    Args:
+        session: the session.
+        sample: input -> array.
+        fetch: the results to return, in this order; None for all outputs.
+    """
+    names = {info.name for info in session.inputs}
+    feeds = {name: value for name, value in sample.items() if name in names}
+    return session.run(check_feeds(feeds, session.inputs, lenient=True), fetch)
 
 
 def for_runs(reference: Reference, runs: int = RUNS) -> Reference:

@@ -7,7 +7,6 @@ import shlex
 import sys
 import types
 
-import onnx
 import pytest
 
 from amp_transpiler.cli import main
@@ -18,18 +17,8 @@ from amp_transpiler.report.diagnosis_text import something_is_wrong
 from amp_transpiler.report.recipe import recipe_beside
 from tests.page_files import overflowing_files
 from tests.report.diagnoses import CASES, NOTHING, OVERFLOW
-from tests.support import array, parse
 
 ENGINE = "amp_transpiler.diagnosis.debug"
-
-
-@pytest.fixture
-def models(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    model = parse("(float[2,4] x) => (float[2,4] y) { y = MatMul(x, w) }", w=array(4, 4))
-    for name in ("a.onnx", "low.onnx"):
-        onnx.save(model, name)
-    return tmp_path
 
 
 @pytest.fixture

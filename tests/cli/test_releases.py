@@ -5,24 +5,13 @@ import json
 import sys
 import types
 
-import onnx
 import pytest
 
 from amp_transpiler.cli import main
 from amp_transpiler.cli.debug_options import parse_debug
 from tests.report.release_differences import CASES, NOTHING, TABLES
-from tests.support import array, parse
 
 ENGINE = "amp_transpiler.diagnosis.releases.compare"
-
-
-@pytest.fixture
-def models(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    model = parse("(float[2,4] x) => (float[2,4] y) { y = MatMul(x, w) }", w=array(4, 4))
-    for name in ("a.onnx", "low.onnx"):
-        onnx.save(model, name)
-    return tmp_path
 
 
 @pytest.fixture

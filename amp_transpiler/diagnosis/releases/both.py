@@ -7,7 +7,6 @@ import dataclasses
 import os
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from amp_transpiler.diagnosis.subject import dtype_of
 from amp_transpiler.errors import InputError
 from amp_transpiler.files.external_data import external_files
 from amp_transpiler.files.saving import save
+from amp_transpiler.files.staging import temporary_folder
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.comparison import OutputComparison
@@ -39,7 +39,7 @@ _MESSAGE = 600  # characters
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Samples:
-    """What models run on.
+    """The inputs that models run on.
 
     Attributes:
         arrays: input name -> array, one dict per sample.
@@ -233,8 +233,7 @@ def _opened(program: Program, samples: Samples, *, cuda: bool) -> Iterator[_Open
     Raises:
         InputError: a sample does not fit the model.
     """
-    with tempfile.TemporaryDirectory(prefix="amp_transpiler_") as name:
-        folder = pathlib.Path(name)
+    with temporary_folder() as folder:
         model = folder / _MODEL
         if program.source is None:
             save(program, model, durable=False)

@@ -12,7 +12,7 @@ from amp_transpiler.diagnosis.releases.decisions import decision_changes
 from amp_transpiler.diagnosis.releases.environments import interpreters_of
 from amp_transpiler.diagnosis.releases.known_faults import fault_changes
 from amp_transpiler.diagnosis.releases.placement import copy_count, placed, placement_changes
-from amp_transpiler.diagnosis.subject import dtype_of
+from amp_transpiler.diagnosis.subject import LEVEL_AUTO_LIMITS, chosen_dtype
 from amp_transpiler.errors import AmpError, OptionError
 from amp_transpiler.files.loading import Source, load
 from amp_transpiler.graph.dtypes import low_format
@@ -39,7 +39,6 @@ from amp_transpiler.verification.inputs import Inputs, given_inputs
 __all__ = ["compare_releases"]
 
 _FLOAT32_TOLERANCE = 1e-3  # far more than the order of sums makes, far less than a wrong kernel
-_LOW_TOLERANCE = {"float16": 0.02, "bfloat16": 0.05}  # that of level auto
 _NOTHING_RAN = "no interpreters were named that hold the releases"
 
 
@@ -94,7 +93,7 @@ def compare_releases(  # noqa: PLR0913  options of a public function, all but tw
     targets, notes = _targets(target, old, new, runs=bool(python))
     source, loaded = load(model), None if low is None else load(low)
     options = ConversionOptions(
-        level=level, dtype=_dtype(dtype, loaded), target=target, device=device, verify=False, fuse="none"
+        level=level, dtype=chosen_dtype(dtype, loaded), target=target, device=device, verify=False, fuse="none"
     )
     tolerances = _tolerances(tolerance, options)
     difference = ReleaseDifference(
@@ -124,7 +123,7 @@ def _tolerances(tolerance: float | None, options: ConversionOptions) -> tuple[fl
         OptionError: it is no positive number.
     """
     if tolerance is None:
-        return _FLOAT32_TOLERANCE, _LOW_TOLERANCE[low_format(options.dtype).name]
+        return _FLOAT32_TOLERANCE, LEVEL_AUTO_LIMITS[low_format(options.dtype).name]
     if not tolerance > 0:
         raise OptionError(f"tolerance {tolerance}: expected a number above 0, such as 0.01")
     return tolerance, tolerance
@@ -155,13 +154,6 @@ def _is_release(text: str) -> bool:
         return len(release_number(text)) > 1
     except ValueError:
         return False
-
-
-def _dtype(dtype: DtypeName | None, low: Program | None) -> DtypeName:
-    if dtype is not None:
-        return dtype
-    most = None if low is None else dtype_of(plain_copy(low))
-    return "bfloat16" if most is not None and most.name == "bfloat16" else "float16"
 
 
 def _by_tables(
