@@ -32,6 +32,7 @@ from amp_transpiler.runtime.run_errors import NO_VALUE, explained, plain, wrong_
 from amp_transpiler.runtime.runs import Runs
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.session_limit import OWN_SHAPES, SessionLimit, share_sizes
+from amp_transpiler.runtime.stacks import pack
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.runtime.values import to_ort
 from amp_transpiler.wheels import require_for_training
@@ -125,7 +126,7 @@ class StepExecutor:
             known_values = {make: to_ort(make()) for make in dict.fromkeys(step.known.values())}
             new = {name: outputs[output] for name, output in step.updates.items()}
             new |= {name: known_values[make] for name, make in step.known.items()}
-            replace(scope, new, {stack.name: stack for stack in step.stacks})
+            self._commit(new, [step], scope, step.stacks)
         elif not_finite == "stop":
             why = self._described(program, fetch, arrays, scope)
             raise NotFiniteError(
@@ -327,19 +328,38 @@ class StepExecutor:
         }
 
     def _packed(self, scope: Scope, stack: Stack) -> onnxruntime.OrtValue:
-        """Return values of the scope as one matrix, on the device."""
-        if not scope.has_stack(stack):
-            for name in stack.members:
-                _in_type(scope, name, stack.dtype)
+        """Return values of the scope as one matrix, on the device. The scope keeps it if no type changes."""
+        if not scope.has_stack(stack) and any(_has_other_type(scope.held(n), stack.dtype) for n in stack.members):
+            return self.place.hold(pack(stack, (to_host(_in_type(scope, name, stack.dtype)) for name in stack.members)))
         value = self.place.hold(scope.pack(stack))
         scope.hold_stack(stack, value)
         return value
 
     def _converted(self, scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:
-        """Return a value of the scope in the program's element type, on the device."""
-        value = self.place.hold(_in_type(scope, name, dtype))
+        """Return a value of the scope in the program's type, on the device. The scope keeps it if no type changes."""
+        value = scope.held(name)
+        if _has_other_type(value, dtype):
+            return self.place.hold(_in_type(scope, name, dtype))
+        value = self.place.hold(value)
         scope.hold(name, value)
         return value
+
+    def _commit(
+        self,
+        new: Mapping[str, onnxruntime.OrtValue],
+        steps: Sequence[CompiledStep],
+        scope: Scope,
+        stacks: Sequence[Stack],
+    ) -> None:
+        """Store what steps made, and what they read but in the program's types, all at once."""
+        stored = set(new).union(*(stack.members for stack in stacks))
+        read = {name: dtype for step in steps for name, dtype in step.state.items() if name in scope}
+        converted = {
+            name: self.place.hold(_in_type(scope, name, dtype))
+            for name, dtype in read.items()
+            if name not in stored and _has_other_type(scope.held(name), dtype)
+        }
+        replace(scope, {**converted, **new}, {stack.name: stack for stack in stacks})
 
     def _run(
         self, step: CompiledStep, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
@@ -369,8 +389,12 @@ def _with_shapes(key: tuple[Any, ...], shapes: Any) -> tuple[Any, ...]:
     return (*key[:_SHAPES], shapes, *key[_SHAPES + 1 :])
 
 
+def _has_other_type(value: onnxruntime.OrtValue, dtype: ir.DataType) -> bool:
+    return ir.DataType(value.element_type()) != dtype
+
+
 def _in_type(scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValue:
-    """Return a value of the scope, converted to the program's element type there."""
+    """Return a value of the scope in the program's element type. The scope keeps its own until the step is done."""
     value = scope.held(name)
     held = ir.DataType(value.element_type())
     if held == dtype:
@@ -378,8 +402,7 @@ def _in_type(scope: Scope, name: str, dtype: ir.DataType) -> onnxruntime.OrtValu
     if held not in AMP_DTYPES or dtype not in AMP_DTYPES:
         raise InputError(f"'{name}' is {held} in the scope, but the program wants {dtype}: load the right checkpoint")
     logger.info("'%s' is %s in the scope and is converted to %s, as the program has it", name, held, dtype)
-    scope[name] = scope[name].astype(dtype.numpy())
-    return scope.held(name)
+    return to_ort(scope[name].astype(dtype.numpy()))
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -134,6 +135,45 @@ def test_an_interrupt_at_any_line_leaves_the_old_state_or_the_new_one(name):
     assert seen == {False, True}
 
 
+def test_an_interrupt_in_the_first_step_leaves_the_types_that_it_converts():
+    training = Training(OPTIMIZERS["AdamW, pure float16"], 1)
+    old, new = training.states
+    assert {name for name in old if old[name].dtype != new[name].dtype}
+    lines = lines_of(training.step)
+    seen = set()
+    for line in range(lines, 0, -max(1, lines // 60)):
+        training.scope.update(old)
+        with Interrupt(line):
+            training.step()
+        state = training.state()
+        assert are_equal(state, new) or are_equal(state, old)
+        seen.add(are_equal(state, new))
+    assert seen == {False, True}
+
+
+def test_a_step_that_fails_leaves_the_types_that_it_would_convert():
+    training = Training(OPTIMIZERS["AdamW, pure float16"], 1)
+    wrong = {**FEED, "y": np.full((8, 1), 9)}
+    with pytest.raises(InputError):
+        training.executor.run(training.main, wrong, [training.loss], scope=training.scope)
+    assert are_equal(training.state(), training.states[0])
+
+
+def test_a_frozen_value_is_converted_with_the_first_step():
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        x = static.data("x", [None, 8])
+        hidden = static.nn.fc(x, 4, weight_attr=paddle.ParamAttr(name="frozen", trainable=False))
+        optimizer = static.amp.decorate(paddle.optimizer.SGD(0.1), use_pure_fp16=True, use_fp16_guard=False)
+        loss = paddle.mean(static.nn.fc(hidden, 1))
+        optimizer.minimize(loss, startup)
+    executor, scope = static.Executor(paddle.CPUPlace()), static.Scope()
+    executor.run(startup, scope=scope)
+    assert scope["frozen"].dtype == np.float32
+    executor.run(main, {"x": FEED["x"]}, [loss], scope=scope)
+    assert scope["frozen"].dtype == np.float16
+
+
 def test_an_interrupt_leaves_the_old_values_or_the_loaded_ones():
     training = Training(OPTIMIZERS["Momentum, a scale that grows"], 2)
     old, new = training.states[0], training.states[2]
@@ -190,17 +230,22 @@ def test_150_signals_at_random_moments_and_a_replay(name, number, error):
     def raising(*_):
         raise error
 
+    first, states = training.state(), []
+    began = time.perf_counter()
+    for _ in range(10):
+        training.step()
+    a_step = (time.perf_counter() - began) / 10  # also beside other work, so that most rounds take several steps
+    training.scope.update(first)
     before = {one: signal.getsignal(one) for one in (signal.SIGALRM, number)}
     signal.signal(signal.SIGALRM, ring)
     signal.signal(number, raising)
     done = taken = 0
-    first, states = training.state(), []
     try:
         for _ in range(150):
             armed = True
             with pytest.raises(error):  # noqa: PT012 - the moment is random
                 # Again after a second: one that was dropped is reported by pytest, and the loop must end for that.
-                signal.setitimer(signal.ITIMER_REAL, randomness.uniform(0.0005, 0.03), 1.0)
+                signal.setitimer(signal.ITIMER_REAL, randomness.uniform(0.2, 10) * a_step, 1.0)
                 taken = 0
                 while True:
                     training.step()

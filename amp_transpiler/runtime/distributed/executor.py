@@ -200,7 +200,8 @@ class DataParallelSteps(StepExecutor):
         except RUN_ERRORS as error:
             raise self._explained(error, program, fetch, shares[0], scope) or plain(error, program) or error from error
         outputs, updated = self._update(plan, sums, scope)
-        replace(scope, {**updated, **carried}, plan.stacks)
+        steps = [part.step for part in plan.early] + ([] if plan.late is None else [plan.late])
+        self._commit({**updated, **carried}, steps, scope, list(plan.stacks.values()))
         self.world.step += 1
         results = {name: joined(program, name, values) for name, values in fetched.items()}
         results |= {name: outputs[output] for name, output in ({} if plan.late is None else plan.late.fetches).items()}
