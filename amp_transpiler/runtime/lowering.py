@@ -91,13 +91,17 @@ def ready_to_open(
     ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)
-    if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
+    if weight_gradients != "convolution" or (by_rows and _has_batch_norm(assembled.model)):
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
     split_large(assembled.model)
     if recompute or is_recompute_asked(assembled.model):
         compute_again(assembled.model)
     return assembled
+
+
+def _has_batch_norm(model: ir.Model) -> bool:
+    return any(node.op_type == "BatchNormalization" for node in model.graph)
 
 
 def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formulation = "convolution") -> Assembled:

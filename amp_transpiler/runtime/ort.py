@@ -39,7 +39,7 @@ _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so
 # has no input, and no session opens.
 _BROKEN_OPTIMIZERS = ("DivMulFusion",)
 _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
-_MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
+_MERGING_OPTIMIZERS = ("CommonSubexpressionElimination", "ReshapeFusion")
 # Each of them looks at every node and at every output of the graph, again and again, for what a step has none of once
 # it is lowered: quantization, open sizes, shapes that are computed.
 IDLE_OPTIMIZERS = (
@@ -48,7 +48,6 @@ IDLE_OPTIMIZERS = (
     "EnsureUniqueDQForNodeUnit",
     "FreeDimensionOverrideTransformer",
     "QDQPropagationTransformer",
-    "ReshapeFusion",
     "WeightBiasQuantization",
     "WhereDummyDq",
 )

@@ -135,6 +135,14 @@ RUNTIME_SETTINGS = (
         "it can keep a large result for a long time",
         _LEAN,
     ),
+    RuntimeSetting(
+        "optimizer",
+        "ReshapeFusion",
+        "off",
+        _STEPS,
+        "a view of a view becomes a node that runs when no other can, and what a gradient is computed from stays",
+        _LEAN,
+    ),
     *(RuntimeSetting("optimizer", name, "off", _CPU_STEPS, _IDLE) for name in IDLE_OPTIMIZERS),
     # ---- memory ----
     RuntimeSetting(
