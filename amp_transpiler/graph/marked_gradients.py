@@ -34,7 +34,7 @@ def result(value: ir.Value, index: int) -> None:
     node.metadata_props[_RESULT_KEY] = str(index)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class MarkedGradient:
     """The nodes of a gradient that nothing else reads into.
 

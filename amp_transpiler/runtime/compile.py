@@ -22,7 +22,6 @@ from amp_transpiler.program.assemble import Assembled, assemble
 from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.program.packed_state import Stack
 from amp_transpiler.program.program import Program
-from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import gemm_option
@@ -42,6 +41,7 @@ from amp_transpiler.training_passes import (
     SliceKnownRows,
     SplitScatters,
 )
+from amp_transpiler.training_passes.alive import Memory
 
 __all__ = ["CompiledStep", "Watch", "compile_step", "open_ready", "open_step"]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
 from amp_transpiler.cost.prediction import predict
+from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.marked_gradients import MarkedGradient
 from amp_transpiler.targets.devices import DEFAULT_DEVICE
+from amp_transpiler.training_passes.alive import Memory, bytes_of
 from amp_transpiler.training_passes.convolution_layer import Layer
 from amp_transpiler.training_passes.fuse_products import FuseProducts
 from amp_transpiler.training_passes.unfolded_gradients import Unfolding, unfold, unfoldings
@@ -21,41 +23,101 @@ from amp_transpiler.training_passes.unfolded_gradients import Unfolding, unfold,
 __all__ = ["Cheapest"]
 
 Key: TypeAlias = tuple[object, ...]
+_UNKNOWN = 256 << 20
+_LEAST_ROOM = 16 << 20  # bytes that are no matter
 
 
 class Cheapest:
     """Compares formulations of weight gradients by their prices; layers of equal sizes once.
 
     Each is written into a model of its own, whose time is predicted as part of a CUDA graph: kernels, and the gaps
-    between them.
+    between them. One counts only if what it computes on its way fits into the memory that the step takes elsewhere.
 
     Args:
-        model: whose opsets count.
+        model: the model.
+        gradients: its weight gradients.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, gradients: Iterable[MarkedGradient]) -> None:
         self._model = model
-        self._known: dict[Key, Unfolding | None] = {}
+        self._room = _Room.of(model.graph, gradients)
+        self._tried: dict[tuple[Key, Unfolding | None], _Cost] = {}
 
     def unfolding(self, marked: MarkedGradient, layer: Layer) -> Unfolding | None:
         """Return the cheapest unfolding of a layer; None if the gradient as it stands costs no more."""
-        key = _key(layer)
-        if key not in self._known:
-            self._known[key] = self._compared(marked, layer)
-        return self._known[key]
+        key, room = _key(layer), self._room.at(marked)
+        best, least = None, self._cost(key, None, layer, functools.partial(_copied, marked, layer)).milliseconds
+        for by_parts in unfoldings(layer):
+            for each in by_parts:
+                cost = self._cost(key, each, layer, functools.partial(_unfolded, each))
+                if cost.bytes <= room:
+                    break
+            if cost.bytes <= room and cost.milliseconds < least:
+                best, least = each, cost.milliseconds
+        return best
 
-    def _compared(self, marked: MarkedGradient, layer: Layer) -> Unfolding | None:
-        prices: dict[Unfolding | None, float] = {None: self._price(layer, functools.partial(_copied, marked, layer))}
-        for each in unfoldings(layer):
-            prices[each] = self._price(layer, functools.partial(_unfolded, each))
-        return min(prices, key=prices.__getitem__)
+    def _cost(self, key: Key, unfolding: Unfolding | None, layer: Layer, write: Callable[[_Probe], ir.Value]) -> _Cost:
+        if (key, unfolding) not in self._tried:
+            self._tried[key, unfolding] = _cost_of(self._model, layer, write)
+        return self._tried[key, unfolding]
 
-    def _price(self, layer: Layer, write: Callable[[_Probe], ir.Value]) -> float:
-        probe = _Probe.of(self._model, layer)
-        model = probe.builder.model
-        model.graph.outputs.append(write(probe))
-        FuseProducts()(model)
-        return predict(model, DEFAULT_DEVICE, cuda_graph=True).milliseconds
+
+class _Cost(NamedTuple):
+    """What a formulation costs on a GPU.
+
+    Attributes:
+        milliseconds: of a run.
+        bytes: the most that its results take at a time, and its tables.
+    """
+
+    milliseconds: float
+    bytes: int
+
+
+def _cost_of(model: ir.Model, layer: Layer, write: Callable[[_Probe], ir.Value]) -> _Cost:
+    probe = _Probe.of(model, layer)
+    written = probe.builder.model
+    written.graph.outputs.append(write(probe))
+    FuseProducts()(written)
+    before, *during = Memory(written.graph).alive()
+    tables = sum(map(bytes_of, written.graph.initializers.values()))
+    milliseconds = predict(written, DEFAULT_DEVICE, cuda_graph=True).milliseconds
+    return _Cost(milliseconds, max(during, default=before) - before + tables)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Room:
+    """The memory that is free where weight gradients are computed, because a step takes as much before.
+
+    Attributes:
+        before: node -> bytes alive before it runs.
+        most: the most that is alive up to the first weight gradient, or while one is computed as it stands. What takes
+            more memory later may be rewritten yet.
+    """
+
+    before: Mapping[ir.Node, int]
+    most: int
+
+    @classmethod
+    def of(cls, graph: ir.Graph, gradients: Iterable[MarkedGradient]) -> _Room:
+        """Return the room in a graph; as much as `_UNKNOWN` everywhere if it has values of unknown sizes."""
+        memory = Memory(graph)
+        inside = {node for marked in gradients for node in marked.nodes}
+        try:
+            before, *during = memory.alive()
+        except InputError:
+            return cls({}, _UNKNOWN)
+        starts, most, is_before = {}, before, True
+        for node, alive, (written, _) in zip(memory.nodes, during, memory.changes(), strict=True):
+            is_before = is_before and node not in inside
+            starts[node] = alive - sum(map(bytes_of, written))
+            if is_before or node in inside:
+                most = max(most, alive)
+        return cls(starts, most)
+
+    def at(self, marked: MarkedGradient) -> int:
+        """Return the bytes that the nodes of a gradient may take."""
+        return max(self.most - self.before.get(marked.nodes[0], 0), _LEAST_ROOM)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.marked_gradients import GRADIENT_KEY, MarkedGradient
-from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.training_passes.take_over import take_over
 
@@ -95,23 +94,22 @@ def layer_of(marked: MarkedGradient) -> Layer | None:
     return Layer(x, g, kernel, strides, dilations, pads, node.attributes["group"].as_int(), gradient)
 
 
-def replace(model: ir.Model, names: NameAllocator, marked: MarkedGradient, layer: Layer, gradient: Write) -> None:
+def replace(shared: GraphBuilder, marked: MarkedGradient, layer: Layer, gradient: Write) -> None:
     """Put what a formulation writes in the place of a gradient's nodes.
 
     Args:
-        model: the model.
-        names: its names.
+        shared: has the model, its names and the constants that formulations share.
         marked: the gradient's nodes.
         layer: the convolution.
         gradient: writes the formulation and returns its result.
     """
-    first = marked.nodes[0]
+    first, names = marked.nodes[0], shared.names
     metadata = {key: text for key, text in first.metadata_props.items() if key != GRADIENT_KEY}
     prefix = f"{first.name or 'weight_gradient'}/"
-    builder = GraphBuilder(model, before=first, names=names, metadata=metadata, prefix=prefix)
+    builder = GraphBuilder(shared.model, before=first, names=names, metadata=metadata, prefix=prefix, shares=shared)
     take_over(layer.gradient, gradient(builder), names)
     for node in reversed(marked.nodes):
-        model.graph.remove(node, safe=True)
+        shared.graph.remove(node, safe=True)
 
 
 def _source(value: ir.Value | None, marked: MarkedGradient) -> ir.Value | None:

@@ -23,7 +23,6 @@ from amp_transpiler.training_passes.tap_tables import ZERO, Table, aligned, of_b
 
 __all__ = ["Unfolding", "unfold", "unfoldings"]
 
-_MOST_BYTES = 256 << 20  # of what is unfolded at a time
 _FIRST_TAPS, _SECOND_TAPS = 2, 4  # axes of a product: [groups, channels, taps, channels, taps]
 _LARGEST_TABLE = 1 << 21  # numbers: 8 MB
 
@@ -44,8 +43,8 @@ class Unfolding:
     parts: int = 1
 
 
-def unfoldings(layer: Layer) -> list[Unfolding]:
-    """List the unfoldings of a layer whose batch is known; each has as many parts as its memory asks for."""
+def unfoldings(layer: Layer) -> list[list[Unfolding]]:
+    """List the unfoldings of a layer whose batch is known, each in few parts and in more, to the most."""
     rank = len(layer.kernel)
     can_turn = [k > 1 and s == 1 for k, s in zip(layer.kernel, layer.strides, strict=True)]
     turned = {(False,) * rank, tuple(can_turn)}
@@ -58,7 +57,7 @@ def unfoldings(layer: Layer) -> list[Unfolding]:
     ]
     sizes = [_Sizes.of(layer, each) for each in choices]
     return [
-        dataclasses.replace(each, parts=size.parts)
+        [dataclasses.replace(each, parts=parts) for parts in size.parts]
         for each, size in zip(choices, sizes, strict=True)
         if size.table <= _LARGEST_TABLE
     ]
@@ -66,14 +65,8 @@ def unfoldings(layer: Layer) -> list[Unfolding]:
 
 def unfold(builder: GraphBuilder, layer: Layer, unfolding: Unfolding) -> ir.Value:
     """Write the weight gradient of a layer whose batch is known; return it."""
-    sizes, samples = _Sizes.of(layer, unfolding), layer.samples
-    assert samples is not None
-    tables = tap_tables(layer, unfolding.on_gradient)
-    if unfolding.whole:
-        planes = (math.prod(layer.inputs), math.prod(layer.outputs))
-        x_table, g_table = (of_batch(table, samples, size) for table, size in zip(tables, planes, strict=True))
-        tables = x_table, g_table
-    x_table, g_table = aligned(*tables, sizes.multiple)
+    sizes = _Sizes.of(layer, unfolding)
+    x_table, g_table = _tables(layer, unfolding, sizes.multiple)
     x = _Side.of(builder, layer.x, x_table, layer.groups, whole=unfolding.whole)
     g = _Side.of(builder, layer.g, g_table, layer.groups, whole=unfolding.whole)
     gradients = []
@@ -83,6 +76,15 @@ def unfold(builder: GraphBuilder, layer: Layer, unfolding: Unfolding) -> ir.Valu
         gradients.append(_product(builder, first, second, layer.groups))
     axis = _FIRST_TAPS if sizes.splits_data == sizes.is_turned else _SECOND_TAPS
     return _in_order(builder, layer, unfolding, builder.concat(gradients, axis), data_first=sizes.is_turned)
+
+
+def _tables(layer: Layer, unfolding: Unfolding, multiple: int) -> tuple[Table, Table]:
+    x_table, g_table = tap_tables(layer, unfolding.on_gradient)
+    if unfolding.whole:
+        assert layer.samples is not None
+        x_table = of_batch(x_table, layer.samples, math.prod(layer.inputs))
+        g_table = of_batch(g_table, layer.samples, math.prod(layer.outputs))
+    return aligned(x_table, g_table, multiple)
 
 
 # ---- the operands ----
@@ -180,33 +182,30 @@ class _Sizes:
     Attributes:
         multiple: the number of elements that rows of fast products are a multiple of.
         is_turned: whether the data's rows come first in the product, because their number is no multiple.
-        splits_data: whether the data's taps are those that take more memory.
-        parts: into how many parts they must be split.
+        splits_data: whether the data's taps are those that take more memory, and are split.
+        parts: into how many parts they can be split, so that the largest part differs.
         table: the numbers of the larger table.
     """
 
     multiple: int
     is_turned: bool
     splits_data: bool
-    parts: int
+    parts: tuple[int, ...]
     table: int
 
     @classmethod
     def of(cls, layer: Layer, unfolding: Unfolding) -> _Sizes:
         """Return those of a layer whose batch is known."""
         assert layer.samples is not None
-        assert layer.x.dtype is not None
         multiple = ALIGNED["float16" if layer.x.dtype in LOW_DTYPES else "float32"]
         axes = list(zip(layer.kernel, layer.inputs, layer.outputs, unfolding.on_gradient, strict=True))
         x_taps = math.prod(k for k, _, _, turned in axes if not turned)
         g_taps = math.prod(k for k, _, _, turned in axes if turned)
         places = math.prod(size if turned else out for _, size, out, turned in axes)
-        m, c = layer.channels
-        is_turned = bool(c // layer.groups * x_taps % multiple) and not m // layer.groups * g_taps % multiple
-        plane = layer.x.dtype.itemsize * layer.samples * places
-        x_size, g_size = (plane * channels * taps if taps > 1 else 0 for channels, taps in ((c, x_taps), (m, g_taps)))
-        taps = x_taps if x_size >= g_size else g_taps
-        split, stays = max(x_size, g_size), min(x_size, g_size)
-        counts = (n for n in range(1, taps + 1) if stays + split * math.ceil(taps / n) // taps <= _MOST_BYTES)
+        m, c = (channels // layer.groups for channels in layer.channels)
+        is_turned = bool(c * x_taps % multiple) and not m * g_taps % multiple
+        splits_data = g_taps == 1 or (x_taps > 1 and c * x_taps >= m * g_taps)
+        taps = x_taps if splits_data else g_taps
+        parts = tuple(n for n in range(1, taps + 1) if n == 1 or -(-taps // n) < -(-taps // (n - 1)))
         table = max(x_taps, g_taps) * places * (layer.samples if unfolding.whole else 1)
-        return cls(multiple, is_turned, x_size >= g_size, next(counts, taps), table)
+        return cls(multiple, is_turned, splits_data, parts, table)

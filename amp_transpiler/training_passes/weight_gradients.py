@@ -12,7 +12,6 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.marked_gradients import MarkedGradient, marked_gradients
-from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.cheapest_gradient import Cheapest
 from amp_transpiler.training_passes.convolution_layer import Layer, layer_of, replace
@@ -56,12 +55,12 @@ class WeightGradients(Pass[PassResult]):
     def call(self, model: ir.Model) -> PassResult:
         if self._formulation == "convolution":
             return PassResult(model, modified=False)
-        names, count, cheapest = NameAllocator(model), 0, Cheapest(model)
-        for marked in marked_gradients(model.graph):
-            layer = layer_of(marked)
-            write = None if layer is None else self._form(marked, layer, cheapest)
-            if layer is not None and write is not None:
-                replace(model, names, marked, layer, write)
+        layers = {marked: layer for marked in marked_gradients(model.graph) if (layer := layer_of(marked)) is not None}
+        cheapest, shared, count = Cheapest(model, layers), GraphBuilder(model), 0
+        for marked, layer in layers.items():
+            write = self._form(marked, layer, cheapest)
+            if write is not None:
+                replace(shared, marked, layer, write)
                 count += 1
         return PassResult(model, modified=bool(count), count=count)
 
