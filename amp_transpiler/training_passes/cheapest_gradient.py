@@ -50,10 +50,11 @@ class Cheapest:
         for by_parts in unfoldings(layer):
             for each in by_parts:
                 cost = self._cost(key, each, layer, functools.partial(_unfolded, each))
+                if cost.milliseconds >= least:
+                    break  # more parts take longer
                 if cost.bytes <= room:
+                    best, least = each, cost.milliseconds
                     break
-            if cost.bytes <= room and cost.milliseconds < least:
-                best, least = each, cost.milliseconds
         return best
 
     def _cost(self, key: Key, unfolding: Unfolding | None, layer: Layer, write: Callable[[_Probe], ir.Value]) -> _Cost:

@@ -44,16 +44,17 @@ class Unfolding:
 
 
 def unfoldings(layer: Layer) -> list[list[Unfolding]]:
-    """List the unfoldings of a layer whose batch is known, each in few parts and in more, to the most."""
-    rank = len(layer.kernel)
+    """List unfoldings of a layer whose batch is known, each from one part to the most.
+
+    They are those with the fewest rows, and those with all taps on the data's side, which may be split further.
+    """
     can_turn = [k > 1 and s == 1 for k, s in zip(layer.kernel, layer.strides, strict=True)]
-    turned = {(False,) * rank, tuple(can_turn)}
-    if any(can_turn):
-        turned.add(tuple(axis == can_turn.index(True) for axis in range(rank)))
+    turned = list(itertools.product(*((False, True) if can else (False,) for can in can_turn)))
+    fewest = min(turned, key=lambda each: _Sizes.of(layer, Unfolding(each, whole=False)).rows)
     choices = [
         Unfolding(on_gradient, whole)
-        for on_gradient in sorted(turned)
-        for whole in ((False,) if layer.samples == 1 or layer.groups > 1 else (False, True))
+        for on_gradient in dict.fromkeys((fewest, turned[0]))
+        for whole in (False, *([True] if _can_be_whole(layer) else []))
     ]
     sizes = [_Sizes.of(layer, each) for each in choices]
     return [
@@ -61,6 +62,12 @@ def unfoldings(layer: Layer) -> list[list[Unfolding]]:
         for each, size in zip(choices, sizes, strict=True)
         if size.table <= _LARGEST_TABLE
     ]
+
+
+def _can_be_whole(layer: Layer) -> bool:
+    """Whether one product may sum over all samples, other than the gradient as it stands."""
+    is_there = layer.is_product and all(stride == 1 for stride in layer.strides)
+    return layer.samples != 1 and layer.groups == 1 and not is_there
 
 
 def unfold(builder: GraphBuilder, layer: Layer, unfolding: Unfolding) -> ir.Value:
@@ -117,8 +124,7 @@ class _Side:
             size, batch = samples * size, 1
         rows = builder.reshape(x, [-1, size])
         if (table == ZERO).any():
-            width = table.size - size if _goes_on(table, size) else 1
-            rows = builder.op("Pad", [rows, builder.constant(np.array([0, 0, 0, width], np.int64))])
+            rows = _with_zeros(builder, rows, table.size - size if _goes_on(table, size) else 1)
         return cls(rows, batch, channels if whole else channels // groups, size, table)
 
     def unfolded(self, builder: GraphBuilder, table: Table) -> ir.Value:
@@ -131,6 +137,14 @@ class _Side:
 
 
 _Part: TypeAlias = tuple[_Side, Table]
+
+
+def _with_zeros(builder: GraphBuilder, rows: ir.Value, count: int) -> ir.Value:
+    """Return rows with zeros behind. CUDA pads no bfloat16."""
+    if rows.dtype == ir.DataType.BFLOAT16:
+        zeros = builder.constant(np.zeros((shape_of(rows)[0], count)), rows.dtype)
+        return builder.concat([rows, zeros], 1)
+    return builder.op("Pad", [rows, builder.constant(np.array([0, 0, 0, count], np.int64))])
 
 
 def _goes_on(table: Table, size: int) -> bool:
@@ -185,6 +199,7 @@ class _Sizes:
         splits_data: whether the data's taps are those that take more memory, and are split.
         parts: into how many parts they can be split, so that the largest part differs.
         table: the numbers of the larger table.
+        rows: numbers of both operands of a sample.
     """
 
     multiple: int
@@ -192,6 +207,7 @@ class _Sizes:
     splits_data: bool
     parts: tuple[int, ...]
     table: int
+    rows: int
 
     @classmethod
     def of(cls, layer: Layer, unfolding: Unfolding) -> _Sizes:
@@ -208,4 +224,4 @@ class _Sizes:
         taps = x_taps if splits_data else g_taps
         parts = tuple(n for n in range(1, taps + 1) if n == 1 or -(-taps // n) < -(-taps // (n - 1)))
         table = max(x_taps, g_taps) * places * (layer.samples if unfolding.whole else 1)
-        return cls(multiple, is_turned, splits_data, parts, table)
+        return cls(multiple, is_turned, splits_data, parts, table, (c * x_taps + m * g_taps) * places)
