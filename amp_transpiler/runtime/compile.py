@@ -35,6 +35,7 @@ from amp_transpiler.runtime.step_graphs import StepGraph, open_capturing
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.training_passes import (
     AddInPlace,
+    ComputeLate,
     FuseBiases,
     PlainForCpu,
     SimplifyConcats,
@@ -236,7 +237,8 @@ def _for_place(
     if lean and fuse:  # not where it is emulated: a fused operator would round less often
         PassManager([SliceKnownRows(), SimplifyConcats(), FuseSkipNorms()])(model)
     if lean and not place.in_main_memory:
-        PassManager([FuseBiases(), AddInPlace()])(model)
+        infer_shapes(model)
+        PassManager([FuseBiases(), AddInPlace(), ComputeLate()])(model)
     return model, fuse
 
 
