@@ -39,7 +39,10 @@ _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so
 # has no input, and no session opens.
 _BROKEN_OPTIMIZERS = ("DivMulFusion",)
 _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
-_MERGING_OPTIMIZERS = ("CommonSubexpressionElimination", "ReshapeFusion")
+_MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
+# In steps, ready nodes run in the order of their numbers. What these put in place of others gets the last numbers: it
+# runs when no other node can, and what is computed for it stays in memory.
+_DELAYING_OPTIMIZERS = ("ReshapeFusion", "TransposeOptimizer")
 # Each of them looks at every node and at every output of the graph, again and again, for what a step has none of once
 # it is lowered: quantization, open sizes, shapes that are computed.
 IDLE_OPTIMIZERS = (
@@ -48,6 +51,7 @@ IDLE_OPTIMIZERS = (
     "EnsureUniqueDQForNodeUnit",
     "FreeDimensionOverrideTransformer",
     "QDQPropagationTransformer",
+    "ReshapeFusion",
     "WeightBiasQuantization",
     "WhereDummyDq",
 )
@@ -165,7 +169,8 @@ class SessionSettings:
         transposes = () if self.fuse_transposes else _TRANSPOSING_OPTIMIZERS
         merging = _MERGING_OPTIMIZERS if self.lean else ()
         idle = IDLE_OPTIMIZERS if self.quick else ()
-        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle]
+        delaying = _DELAYING_OPTIMIZERS if self.lean and not self.quick else ()
+        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle, *delaying]
 
 
 _DEFAULTS = SessionSettings()

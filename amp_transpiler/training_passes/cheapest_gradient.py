@@ -25,13 +25,14 @@ __all__ = ["Cheapest"]
 Key: TypeAlias = tuple[object, ...]
 _UNKNOWN = 256 << 20
 _LEAST_ROOM = 16 << 20  # bytes that are no matter
+_WORTH_A_MILLISECOND = 64 << 20  # bytes that a step may take more to be so much faster
 
 
 class Cheapest:
     """Compares formulations of weight gradients by their prices; layers of equal sizes once.
 
     Each is written into a model of its own, whose time is predicted as part of a CUDA graph: kernels, and the gaps
-    between them. One counts only if what it computes on its way fits into the memory that the step takes elsewhere.
+    between them. What it takes more of memory than the step takes elsewhere must be worth it.
 
     Args:
         model: the model.
@@ -52,9 +53,9 @@ class Cheapest:
                 cost = self._cost(key, each, layer, functools.partial(_unfolded, each))
                 if cost.milliseconds >= least:
                     break  # more parts take longer
-                if cost.bytes <= room:
-                    best, least = each, cost.milliseconds
-                    break
+                price = cost.milliseconds + max(0, cost.bytes - room) / _WORTH_A_MILLISECOND
+                if price < least:
+                    best, least = each, price
         return best
 
     def _cost(self, key: Key, unfolding: Unfolding | None, layer: Layer, write: Callable[[_Probe], ir.Value]) -> _Cost:

@@ -82,7 +82,10 @@ def test_a_transposed_convolution_has_a_weight_gradient_of_the_same_kind(run):
 KEPT = {
     "groups": ("taps", {"x": (2, 4, 5, 5), "w": (4, 2, 3, 3), "attributes": "<group = 2>"}),
     "a product already": ("taps", {"x": (2, 4, 5, 5), "w": (4, 4, 1, 1)}),
-    "float16 as a GPU computes it": ("auto", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "dtype": "float16"}),
+    "a product, by price": ("priced", {"x": (2, 64, 5, 5), "w": (64, 64, 1, 1)}),
+    "many results, by price": ("priced", {"x": (32, 512, 7, 7), "w": (512, 512, 3, 3), "attributes": "<pads = [1, 1, 1, 1]>"}),
+    "groups, by price": ("priced", {"x": (32, 64, 56, 56), "w": (64, 1, 3, 3), "attributes": "<group = 64>"}),
+    "an open batch, by price": ("priced", {"x": ("N", 64, 56, 56), "w": (64, 64, 3, 3)}),
     "asked for": ("convolution", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3)}),
     "no weight gradient": ("taps", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "wanted": "x"}),
 }
