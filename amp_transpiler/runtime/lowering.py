@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.marked_gradients import has_marks
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
@@ -65,6 +66,7 @@ __all__ = [
     "worth_on",
 ]
 
+_BY_SIZES: tuple[Formulation, ...] = ("auto", "priced")
 RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
 RANDOM_STEP = "@random_step@"
 
@@ -91,7 +93,7 @@ def ready_to_open(
     ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)
-    if weight_gradients != "convolution" or (by_rows and _has_batch_norm(assembled.model)):
+    if (by_rows and _has_batch_norm(assembled.model)) or (weight_gradients in _BY_SIZES and has_marks(assembled.model)):
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
     split_large(assembled.model)

@@ -41,7 +41,7 @@ class Cheapest:
 
     def __init__(self, model: ir.Model, gradients: Iterable[MarkedGradient]) -> None:
         self._model = model
-        self._room = _Room.of(model.graph, gradients)
+        self._gradients = list(gradients)
         self._tried: dict[tuple[Key, Unfolding | None], _Cost] = {}
 
     def unfolding(self, marked: MarkedGradient, layer: Layer) -> Unfolding | None:
@@ -57,6 +57,10 @@ class Cheapest:
                 if price < least:
                     best, least = each, price
         return best
+
+    @functools.cached_property
+    def _room(self) -> _Room:
+        return _Room.of(self._model.graph, self._gradients)
 
     def _cost(self, key: Key, unfolding: Unfolding | None, layer: Layer, write: Callable[[_Probe], ir.Value]) -> _Cost:
         if (key, unfolding) not in self._tried:
