@@ -126,7 +126,7 @@ def long_dot_products(ran: Ran) -> Iterator[str]:
 
 
 def huge_kernels(ran: Ran) -> Iterator[str]:
-    """Yield the convolutions of few results with a large kernel that the run computes: the gradient of a plane is one."""
+    """Yield the convolutions of few results with a large kernel that is computed: the gradient of a plane is one."""
     for graph in ran.graphs:
         for node in graph.graph.all_nodes():
             if node.op_type not in ("Conv", "FusedConv", "NhwcConv"):

@@ -66,7 +66,6 @@ __all__ = [
     "worth_on",
 ]
 
-_BY_SIZES: tuple[Formulation, ...] = ("auto", "priced")
 RANDOM_SEED = "@random_seed@"  # persistable int64 scalars: Dropout's masks depend on both
 RANDOM_STEP = "@random_step@"
 
@@ -93,7 +92,7 @@ def ready_to_open(
     ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)
-    if (by_rows and _has_batch_norm(assembled.model)) or (weight_gradients in _BY_SIZES and has_marks(assembled.model)):
+    if (by_rows and _has_batch_norm(assembled.model)) or (weight_gradients == "priced" and has_marks(assembled.model)):
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
     split_large(assembled.model)

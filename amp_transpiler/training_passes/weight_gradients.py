@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
-from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.marked_gradients import MarkedGradient, marked_gradients
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.cheapest_gradient import Cheapest
@@ -43,7 +42,7 @@ class WeightGradients(Pass[PassResult]):
     3. `priced`: a product of unfolded operands (`unfolded_gradients.py`), or what stands there, whichever the price
        list predicts to be faster. Grouped convolutions stay: nobody has measured them.
 
-    "auto" is what is fastest on a CPU in float32, and "priced" in 16 bits, which a CPU only emulates.
+    "auto" is what is fastest on a CPU. It leaves 16-bit convolutions, which a CPU only emulates, as they stand.
 
     Args:
         formulation: one of them for all convolutions, or "auto".
@@ -68,7 +67,7 @@ class WeightGradients(Pass[PassResult]):
         """Return what writes the formulation of a layer; None if its gradient stays."""
         if layer.groups > 1:
             return None
-        if self._formulation == "priced" or (self._formulation == "auto" and layer.x.dtype in LOW_DTYPES):
+        if self._formulation == "priced":
             unfolding = None if layer.samples is None else cheapest.unfolding(marked, layer)
             return None if unfolding is None else lambda builder: unfold(builder, layer, unfolding)
         if layer.is_product:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import amp_transpiler as amp
 from amp_transpiler.cost import predict
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.marked_gradients import marked_gradients
@@ -75,11 +76,20 @@ def test_parts_give_the_same(run, name):
             np.testing.assert_allclose(run(unfolded(layer, unfolding), feeds)[0], expected, rtol=2e-5, atol=2e-5)
 
 
+def test_a_transposed_convolution_is_unfolded_too(run):
+    layer = ((4, 64, 28, 28), (64, 32, 3, 3), "<strides = [2, 2]>", "ConvTranspose")
+    model = trained(*layer)
+    feeds = feeds_of(model)
+    expected = run(model, feeds)[0]
+    assert WeightGradients("priced")(model).count == 1
+    np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-3, atol=1e-3)
+
+
 BIG = ((16, 8, 12, 12), (16, 8, 3, 3), "<pads = [1, 1, 1, 1]>")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bits_lose_no_more_than_one_rounding_does(run, dtype):
+def test_16_bits_lose_no_more_than_one_rounding_does(dtype):
     # Products of samples are rounded once, so is their sum: 1.4 times the error of one rounding.
     rng = np.random.default_rng(5)
     low = trained(*BIG, dtype=dtype).graph.inputs[0].dtype.numpy()
@@ -88,12 +98,11 @@ def test_16_bits_lose_no_more_than_one_rounding_does(run, dtype):
     exact = torch.nn.grad.conv2d_weight(wide[0], (16, 8, 3, 3), wide[1], padding=1).numpy()
     once = np.linalg.norm(exact.astype(low).astype(np.float64) - exact)
     for unfolding in all_unfoldings(layer_read(BIG, dtype)):
-        model = emulate(Program(unfolded(BIG, unfolding, dtype))).model
-        names = {value.name: value.dtype.numpy() for value in model.graph.inputs}
-        feeds = {"x": x.astype(names["x"]), "g": g.astype(names["g"])}
-        if "w" in names:
-            feeds["w"] = np.zeros((16, 8, 3, 3), names["w"])
-        error = np.linalg.norm(run(model, feeds)[0].astype(np.float64) - exact)
+        program = emulate(Program(unfolded(BIG, unfolding, dtype)))
+        names = [value.name for value in program.model.graph.inputs]
+        feeds = {"x": x, "g": g, "w": np.zeros((16, 8, 3, 3), low)}
+        result = amp.Session(program).run({name: feeds[name] for name in names})[0]
+        error = np.linalg.norm(np.asarray(result).astype(np.float64) - exact)
         assert error < (1.1 if unfolding.whole else 1.7) * once
 
 

@@ -44,6 +44,7 @@ PADDED = "<pads = [1, 1, 1, 1]>"
 KEPT = {
     "groups": ("taps", {"x": (2, 4, 5, 5), "w": (4, 2, 3, 3), "attributes": "<group = 2>"}),
     "a product already": ("taps", {"x": (2, 4, 5, 5), "w": (4, 4, 1, 1)}),
+    "float16, emulated": ("auto", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "dtype": "float16"}),
     "a product, by price": ("priced", {"x": (2, 64, 5, 5), "w": (64, 64, 1, 1)}),
     "many results, by price": (
         "priced",
