@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.cross_entropy import label_margin, narrow_scores
+from amp_transpiler.graph.cross_entropy import narrow_scores, sample_losses
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.tensors import content_of
@@ -32,7 +32,7 @@ class LowerLoss(Pass[PassResult]):
     ONNX Runtime has no kernel for them. It takes ONNX's definition instead, which moves the scores to another order of
     axes and back: two more tensors of their size, the largest of many a program.
 
-    1. The loss of scores is that of `graph.cross_entropy.label_margin`, from which the gradient is made, too. Of
+    1. The loss of scores is that of `graph.cross_entropy.sample_losses`, from which the gradient is made, too. Of
        log probabilities, and of scores whose log probabilities are wanted, the label's is picked where it is.
     2. Samples that are ignored count as class 0 and have the weight 0.
     3. What computes the same, once: the gradient and other losses over the same labels read it, too.
@@ -149,8 +149,8 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
     if (len(node.outputs) > 1 and is_used(node.outputs[1])) or _has_log_softmax(scores):
         narrow = None
     if narrow is not None:
-        margin = label_margin(builder, narrow, samples.labels, samples.left_out)
-        results = [samples.reduced(node, builder, builder.op("Softplus", [margin.value]))]
+        losses = sample_losses(builder, narrow, samples.labels, samples.left_out)
+        results = [samples.reduced(node, builder, losses.value)]
     else:
         likely = builder.high(scores)
         if node.op_type == "SoftmaxCrossEntropyLoss":
@@ -166,9 +166,10 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
 
 
 def _has_log_softmax(scores: ir.Value) -> bool:
-    """Whether something reads the log probabilities of scores: a gradient that was made before the scores were low."""
-    wide = [use.node.outputs[0] for use in scores.uses() if use.node.op_type == "Cast"]
-    return any(use.node.op_type == "LogSoftmax" for value in (scores, *wide) for use in value.uses())
+    """Whether something reads float32 log probabilities: a gradient that was made before the scores were low."""
+    values = (scores, *(use.node.outputs[0] for use in scores.uses() if use.node.op_type == "Cast"))
+    wide = [value for value in values if value.dtype not in LOW_DTYPES]
+    return any(use.node.op_type == "LogSoftmax" for value in wide for use in value.uses())
 
 
 def _leave_out_rows(builder: _Recorder, scores: ir.Value, left_out: ir.Value) -> None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.rules.placing import counting
-from amp_transpiler.graph.cross_entropy import label_margin, narrow_scores
+from amp_transpiler.graph.cross_entropy import narrow_scores, sample_losses
 
 _NO_CLASS = -1  # a label that no class has
 
@@ -58,7 +58,7 @@ def softmax_cross_entropy_loss(
     g, of_log = gs[0], gs[1] if len(gs) > 1 else None
     if g is not None and of_log is None and (narrow := narrow_scores(scores.value)) is not None:
         loss_samples = _samples(g, scores, labels, weights, reduction, ignore_index)
-        to_scores = _by_margin(Expr(narrow, scores.builder), loss_samples).cast(scores.dtype)
+        to_scores = _of_narrow(Expr(narrow, scores.builder), loss_samples).cast(scores.dtype)
         return to_scores, None, lambda: _to_class_weights(loss_samples, scores.wide().op("LogSoftmax", axis=1))
     likely = scores.wide().op("LogSoftmax", axis=1)  # the forward pass needs it too, and then it is computed once
     shares = likely.exp()
@@ -77,14 +77,11 @@ def softmax_cross_entropy_loss(
     return total, None, lambda: _to_class_weights(samples, likely)
 
 
-def _by_margin(scores: Expr, samples: _Samples) -> Expr:
-    """Return the gradient by the scores, rounded once: see `label_margin`."""
+def _of_narrow(scores: Expr, samples: _Samples) -> Expr:
+    """Return the gradient by 16-bit scores, rounded once more: see `sample_losses`."""
     left_out = None if samples.left_out is None else samples.left_out.value
-    margin = label_margin(scores.builder, scores.value, samples.labels.value, left_out)
-    slope = samples.weight * samples.factor
-    if margin.factor is not None:
-        slope = Expr(margin.factor, scores.builder) * slope
-    return Expr(margin.slopes, scores.builder).wide() * slope
+    losses = sample_losses(scores.builder, scores.value, samples.labels.value, left_out)
+    return Expr(losses.slopes, scores.builder).wide() * (samples.weight * samples.factor)
 
 
 def _scaled_difference(shares: Expr, likely: Expr, samples: _Samples, dtype: ir.DataType | None) -> Expr:
