@@ -133,6 +133,7 @@ def compile_step(
         worth=worth_on(place),
         recompute=options.recompute,
         weight_gradients=options.formulation(place),
+        tensor_cores=not place.in_main_memory,
     )
     step = open_ready(ready, place, options)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite, known=known)

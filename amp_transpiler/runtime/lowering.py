@@ -42,6 +42,7 @@ from amp_transpiler.training_passes import (
     MeanByProducts,
     MergeEqual,
     MoveRowFactors,
+    PadClasses,
     PadInLow,
     PlaceCasts,
     ReadUnrounded,
@@ -77,13 +78,14 @@ def ready_to_open(
     recompute: bool = False,
     by_rows: bool = True,
     weight_gradients: Formulation = "convolution",
+    tensor_cores: bool = False,
 ) -> Assembled:
     """Give an assembled model, which is changed, the shapes that are fed, and lower it; see `compile_step`.
 
     With `worth`, the updates of equal parameters are computed together where that pays. Activations are computed again
     with `recompute`, or if the program asks for it. Without `by_rows` batch statistics are computed as means, which
     processes that share a batch can average. `weight_gradients` is the formulation of convolutions' weight gradients;
-    see `training_passes.WeightGradients`.
+    see `training_passes.WeightGradients`. With `tensor_cores` products are widened where these like that.
     """
     specialise(assembled.model, shapes)
     expand_gradients(assembled.model)
@@ -94,7 +96,7 @@ def ready_to_open(
     if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
-    split_large(assembled.model)
+    split_large(assembled.model, tensor_cores=tensor_cores)
     if recompute or is_recompute_asked(assembled.model):
         compute_again(assembled.model)
     return assembled
@@ -132,11 +134,13 @@ def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
     return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)
 
 
-def split_large(model: ir.Model) -> None:
-    """Infer the shapes of a training step; use them to fuse products, and to split what turns out to be large."""
+def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
+    """Infer the shapes of a training step; use them to widen and fuse products, and to split what turns out large."""
     if not has_backward_pass(model):
         return
     infer_shapes(model)
+    if tensor_cores:
+        PassManager([PadClasses()])(model)
     if has_low_values(Program(model)):
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors(), CastTogether(), SplitRows()])(model)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.mean_by_products import MeanByProducts as MeanByProducts
     from amp_transpiler.training_passes.merge_equal import MergeEqual as MergeEqual
     from amp_transpiler.training_passes.move_row_factors import MoveRowFactors as MoveRowFactors
+    from amp_transpiler.training_passes.pad_classes import PadClasses as PadClasses
     from amp_transpiler.training_passes.place_casts import VIEWS as VIEWS, PlaceCasts as PlaceCasts
     from amp_transpiler.training_passes.plain_for_cpu import PlainForCpu as PlainForCpu
     from amp_transpiler.training_passes.read_unrounded import ReadUnrounded as ReadUnrounded
