@@ -139,11 +139,13 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
     if not has_backward_pass(model):
         return
     infer_shapes(model)
-    if tensor_cores:
-        PassManager([PadClasses()])(model)
-    if has_low_values(Program(model)):
+    is_low, widened = has_low_values(Program(model)), [PadClasses()] if tensor_cores else []
+    if is_low:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
-        PassManager([*joined, MoveRowFactors(), CastTogether(), SplitRows()])(model)
+        PassManager([*joined, MoveRowFactors()])(model)
+    PassManager(widened)(model)
+    if is_low:
+        PassManager([CastTogether(), SplitRows()])(model)
     PassManager([FuseProducts(), WriteInPlace()])(model)
 
 

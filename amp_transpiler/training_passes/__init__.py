@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         is_recompute_asked as is_recompute_asked,
     )
     from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
+    from amp_transpiler.training_passes.shorten_scatters import ShortenScatters as ShortenScatters
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats
     from amp_transpiler.training_passes.slice_known_rows import SliceKnownRows as SliceKnownRows
     from amp_transpiler.training_passes.split_gemm_updates import SplitGemmUpdates as SplitGemmUpdates

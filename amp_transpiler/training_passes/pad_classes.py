@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.class_columns import ClassColumns, Exit, class_columns, saves_time
 from amp_transpiler.training_passes.take_over import take_over
-from amp_transpiler.training_passes.update_chains import source_of
 
 __all__ = ["PadClasses"]
 
@@ -29,8 +27,8 @@ class PadClasses(Pass[PassResult]):
     The weight is widened in each step: parameters, their gradients and states keep their shapes.
 
     1. Where scores are 16-bit, or have no bias, the inputs of the layer get a column of ones and the weight the bias,
-       or zeros, with the lowest score for the classes more. So no kernel adds the bias, and its gradient is a column of
-       the weight's.
+       or zeros, with the lowest score for the classes more. So no kernel adds the bias, and its gradient, a product of
+       ones, is a column of the weight's.
     2. Float32 scores keep their bias apart, which TF32 would round; it gets the lowest scores.
     3. The columns more have the probability 0 and the gradient 0: no other number of the step changes.
 
@@ -54,21 +52,6 @@ class PadClasses(Pass[PassResult]):
         return PassResult(model, modified=bool(chosen), count=len(chosen))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Gradient:
-    """A weight's gradient that has the gradient of the bias as its last column or row.
-
-    Attributes:
-        wide: the result of the product.
-        axis: the axis of the classes.
-        source: the gradient by the scores.
-    """
-
-    wide: ir.Value
-    axis: int
-    source: ir.Value
-
-
 class _Widening:
     """Widens one layer's scores."""
 
@@ -84,7 +67,6 @@ class _Widening:
         )
         self._weight = columns.weight
         self._bias = None if columns.bias is None else self._bias_vector(columns.bias)
-        self._widened: dict[ir.Value, ir.Value] = {}
 
     def rewrite(self) -> None:
         """Edit the graph."""
@@ -94,9 +76,15 @@ class _Widening:
         before.outputs[0].replace_all_uses_with(scores)
         for node in self._columns.inside:
             node.outputs[0].shape = ir.Shape([self._rows, self._columns.width])
-        gradients = [self._rewrite_product(reader) for reader in self._columns.products]
+        gradient = self._gradient()
+        joined = [] if gradient is None else self._joined(gradient)
+        for reader in self._columns.products:
+            if reader is gradient:
+                self._rewrite_gradient(reader, joined)
+            elif reader not in joined:
+                self._rewrite_product(reader, self._other_operand(reader))
         for node in self._columns.sums:
-            self._rewrite_sum(node, gradients)
+            self._rewrite_sum(node)
         self._builder.graph.remove([*([] if bias is None else [bias]), product], safe=True)
 
     # ---- the layer ----
@@ -139,46 +127,69 @@ class _Widening:
         product, build = self._columns.product, self._builder
         left = product.inputs[0]
         assert left is not None
-        operands = [self._beside_ones(left, 1), self._wide_weight()]
+        operands = [self._beside_ones(left), self._wide_weight()]
         if self._with_ones:
             return build.op(product.op_type, operands, _attributes(product))
         return build.op("Gemm", [*operands, self._wide_bias()], _attributes(product))
 
-    def _beside_ones(self, rows: ir.Value, axis: int) -> ir.Value:
-        """Return rows with a column of ones behind them, or columns with a row of ones, and zeros behind that."""
+    def _beside_ones(self, rows: ir.Value) -> ir.Value:
+        """Return rows with a column of ones behind them, and zeros behind that."""
         if not self._with_ones:
             return rows
-        if rows not in self._widened:
-            ones = np.zeros((self._rows, self._extra), np.float32)
-            ones[:, 0] = 1.0
-            constant = self._builder.constant(ones if axis == 1 else ones.T, rows.dtype)
-            self._widened[rows] = self._builder.concat([rows, constant], axis)
-        return self._widened[rows]
+        ones = np.zeros((self._rows, self._extra), np.float32)
+        ones[:, 0] = 1.0
+        return self._builder.concat([rows, self._builder.constant(ones, rows.dtype)], 1)
 
     # ---- what reads the scores ----
-    def _rewrite_product(self, reader: Exit) -> _Gradient | None:
-        """Let a product read wide columns, and take off its result what is too wide; return a weight's gradient."""
-        node, other_index = reader.node, 1 - reader.position
-        source, other, old = node.inputs[reader.position], node.inputs[other_index], node.outputs[0]
-        assert source is not None
-        assert other is not None
-        build = self._builder
-        build.before, build.metadata = node, dict(node.metadata_props)
-        is_turned = bool(node.attributes.get_int("transB" if other_index else "transA", 0))
-        other_axis = other_index if is_turned else 1 - other_index  # along which the product sums
-        if reader.axis is None:
-            wide_other = self._wide_weight(source) if self._is_weight(other) else self._with_zeros(other, other_axis)
-        else:
-            wide_other = self._beside_ones(other, 1 - other_axis)
-        operands = [wide_other, wide_other]
-        operands[reader.position] = source
-        wide = build.op(node.op_type, operands, _attributes(node))
-        shape = shape_of(old)
+    def _gradient(self) -> Exit | None:
+        """Return the product that makes the weight's gradient, if that of the bias can be a column of it."""
+        gradients = [reader for reader in self._columns.products if reader.axis is not None]
+        return next((reader for reader in gradients if self._with_ones and not _is_thin(reader)), None)
+
+    def _joined(self, gradient: Exit) -> list[Exit]:
+        """Return the products that sum weighted rows of the value that the weight's gradient is made of."""
+        slopes, thin = _slopes(gradient), filter(_is_thin, self._columns.products)
+        return [reader for reader in thin if _slopes(reader) is slopes][: self._extra]
+
+    def _rewrite_gradient(self, gradient: Exit, joined: Sequence[Exit]) -> None:
+        """Compute the weight's gradient and weighted sums of rows, as of a bias, in one product."""
+        build, other, axis = self._at(gradient.node), _other(gradient), _kept_axis(gradient)
+        if joined:
+            lengths = (1, self._extra - len(joined))
+            sides = [[self._rows, length] if axis == 1 else [length, self._rows] for length in lengths]
+            columns = [build.reshape(_other(each), sides[0]) for each in joined]
+            zeros = [build.constant(np.zeros(sides[1]), other.dtype)] if self._extra > len(joined) else []
+            other = build.concat([other, *columns, *zeros], axis)
+        wide = self._rewrite_product(gradient, other)
+        assert gradient.axis is not None
+        for index, each in enumerate(joined):
+            begins, ends = [0, self._inner + index], [self._classes, self._inner + index + 1]
+            self._at(each.node)
+            column = build.slice(wide, begins, ends, [gradient.axis, 1 - gradient.axis])
+            self._replace(each.node, build.reshape(column, list(shape_of(each.node.outputs[0]))))
+
+    def _other_operand(self, reader: Exit) -> ir.Value:
+        """Return what a product multiplies with wide columns, with as many rows where it sums over the classes."""
+        other = _other(reader)
+        if reader.axis is not None:
+            return other
+        self._at(reader.node)
+        if self._is_weight(other):
+            return self._wide_weight(_slopes(reader))
+        sizes = list(shape_of(other))
+        axis = 1 - _kept_axis(reader)
+        sizes[axis] = self._more
+        return self._builder.concat([other, self._builder.constant(np.zeros(sizes), other.dtype)], axis)
+
+    def _rewrite_product(self, reader: Exit, other: ir.Value) -> ir.Value:
+        """Let a product read wide columns, and take off its result what is too wide; return the wide one."""
+        node, build = reader.node, self._at(reader.node)
+        operands = [other, other]
+        operands[reader.position] = _slopes(reader)
+        wide, shape = build.op(node.op_type, operands, _attributes(node)), shape_of(node.outputs[0])
         cut = [axis for axis in (0, 1) if shape_of(wide)[axis] != shape[axis]]
-        narrow = build.slice(wide, [0] * len(cut), [shape[axis] for axis in cut], cut) if cut else wide
-        take_over(old, narrow, build.names)
-        build.graph.remove(node, safe=True)
-        return None if reader.axis is None or not self._with_ones else _Gradient(wide, reader.axis, source)
+        self._replace(node, build.slice(wide, [0] * len(cut), [shape[axis] for axis in cut], cut) if cut else wide)
+        return wide
 
     def _is_weight(self, value: ir.Value) -> bool:
         """Whether a value is the weight of the layer, perhaps cast another time."""
@@ -190,34 +201,47 @@ class _Widening:
             return False
         return first.op_type == second.op_type == "Cast" and first.inputs[0] is second.inputs[0]
 
-    def _with_zeros(self, value: ir.Value, axis: int) -> ir.Value:
-        sizes = list(shape_of(value))
-        sizes[axis] = self._more
-        return self._builder.concat([value, self._builder.constant(np.zeros(sizes), value.dtype)], axis)
+    def _rewrite_sum(self, node: ir.Node) -> None:
+        """Take the columns more off a sum of rows."""
+        build, sizes = self._at(node), shape_of(node.outputs[0])
+        wide = build.op("ReduceSum", node.inputs, {"keepdims": node.attributes.get_int("keepdims", 1)})
+        self._replace(node, build.slice(wide, [0], [self._classes], [len(sizes) - 1]))
 
-    def _rewrite_sum(self, node: ir.Node, gradients: Sequence[_Gradient | None]) -> None:
-        """Take the gradient of the bias from that of the weight, or take the columns more off a sum."""
-        build, old = self._builder, node.outputs[0]
-        build.before, build.metadata = node, dict(node.metadata_props)
-        sizes, source = list(shape_of(old)), _summed(node)
-        gradient = next((each for each in gradients if each is not None and each.source is source), None)
-        if gradient is not None:
-            begins, ends = [0, self._inner], [self._classes, self._inner + 1]
-            column = build.slice(gradient.wide, begins, ends, [gradient.axis, 1 - gradient.axis])
-            narrow = build.cast(build.reshape(column, sizes), old.dtype)
-        else:
-            wide = build.op("ReduceSum", node.inputs, {"keepdims": node.attributes.get_int("keepdims", 1)})
-            narrow = build.slice(wide, [0], [self._classes], [len(sizes) - 1])
-        take_over(old, narrow, build.names)
-        build.graph.remove(node, safe=True)
+    def _at(self, node: ir.Node) -> GraphBuilder:
+        """Return the builder, which writes before a node from now on."""
+        self._builder.before, self._builder.metadata = node, dict(node.metadata_props)
+        return self._builder
+
+    def _replace(self, node: ir.Node, result: ir.Value) -> None:
+        take_over(node.outputs[0], result, self._builder.names)
+        self._builder.graph.remove(node, safe=True)
+
+
+def _other(reader: Exit) -> ir.Value:
+    """Return what a product multiplies with the columns of the classes."""
+    value = reader.node.inputs[1 - reader.position]
+    assert value is not None
+    return value
+
+
+def _slopes(reader: Exit) -> ir.Value:
+    """Return the value with the columns of the classes that a product reads."""
+    value = reader.node.inputs[reader.position]
+    assert value is not None
+    return value
+
+
+def _kept_axis(reader: Exit) -> int:
+    """Return the axis of the other operand that the result has."""
+    index = 1 - reader.position
+    is_turned = bool(reader.node.attributes.get_int("transB" if index else "transA", 0))
+    return 1 - index if is_turned else index
+
+
+def _is_thin(reader: Exit) -> bool:
+    """Whether a product sums weighted rows: its other operand is one row, or one column."""
+    return reader.axis is not None and shape_of(_other(reader))[_kept_axis(reader)] == 1
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
     return {attribute.name: attribute.value for attribute in node.attributes.values()}
-
-
-def _summed(node: ir.Node) -> ir.Value:
-    """Return the 16-bit value that a ReduceSum sums, perhaps through a cast to float32, or the value that it reads."""
-    value = node.inputs[0]
-    assert value is not None
-    return source_of(value)
