@@ -100,7 +100,7 @@ def test_a_low_bias_is_a_column_and_its_gradient_another(kind):
 def test_a_sum_of_float32_slopes_stays_float32(run):
     """It is not what the product has read, which was rounded."""
     more = "f = Cast <to = 1> (k) g = Mul (f, r) o = ReduceSum <keepdims = 0> (g, zero)"
-    model = last_layer("tied", "float16", more=more, outputs=f", float[{CLASSES}] o")
+    model = last_layer("tied", "float16", total="product", more=more, outputs=f", float[{CLASSES}] o")
     before = run(emulate(model.clone()).model, FEEDS)
     assert run_pass(PadClasses(always), model).count == 1
     sums = [node for node in model.graph if node.op_type == "ReduceSum"]
