@@ -93,20 +93,25 @@ class _Widening:
         assert vector is not None
         return vector
 
-    def _wide_weight(self, slopes: ir.Value | None = None) -> ir.Value:
-        """Return the weight with rows for the columns more and, beside ones, the bias.
+    def _wide_weight(self) -> ir.Value:
+        """Return the weight with zeros for the columns more and, where that is asked for, its bias beside it."""
+        build = self._builder
+        weight = build.concat([self._weight, self._zero_rows()], self._columns.axis)
+        return build.concat([weight, *self._bias_columns()], 1 - self._columns.axis) if self._with_ones else weight
 
-        It is written again for the gradient: a copy that lived through the loss, where memory is fullest, would raise
-        the peak. So the second copy reads one of the zeros in the gradient by the scores, `slopes`, or ONNX Runtime
-        would write it as early as the first.
+    def _weight_again(self, slopes: ir.Value) -> ir.Value:
+        """Return the weight with zeros for the columns more, written when the gradient by the scores is there.
+
+        A copy that lived through the loss, where memory is fullest, would raise the peak. So this one reads one of the
+        zeros in that gradient, `slopes`, or ONNX Runtime would write it as early as the first.
         """
-        build, axis, weight = self._builder, self._columns.axis, self._weight
+        build, classes = self._builder, self._classes
+        zero = build.slice(slopes, [0, classes], [1, classes + 1], [0, 1])
+        return build.concat([self._weight, build.add(self._zero_rows(), zero)], self._columns.axis)
+
+    def _zero_rows(self) -> ir.Value:
         zeros = np.zeros((self._more, self._inner), np.float32)
-        rows = build.constant(zeros if axis == 0 else zeros.T, weight.dtype)
-        if slopes is not None:
-            rows = build.add(rows, build.slice(slopes, [0, self._classes], [1, self._classes + 1], [0, 1]))
-        weight = build.concat([weight, rows], axis)
-        return build.concat([weight, *self._bias_columns()], 1 - axis) if self._with_ones else weight
+        return self._builder.constant(zeros if self._columns.axis == 0 else zeros.T, self._weight.dtype)
 
     def _bias_columns(self) -> list[ir.Value]:
         """Return what stands beside the widened weight: its bias with the lowest scores, and zeros."""
@@ -175,7 +180,7 @@ class _Widening:
             return other
         self._at(reader.node)
         if self._is_weight(other):
-            return self._wide_weight(_slopes(reader))
+            return self._weight_again(_slopes(reader))
         sizes = list(shape_of(other))
         axis = 1 - _kept_axis(reader)
         sizes[axis] = self._more
