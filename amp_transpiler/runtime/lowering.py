@@ -139,11 +139,12 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
     if not has_backward_pass(model):
         return
     infer_shapes(model)
-    is_low, widened = has_low_values(Program(model)), [PadClasses()] if tensor_cores else []
+    is_low = has_low_values(Program(model))
     if is_low:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
-    PassManager(widened)(model)
+    if tensor_cores:
+        PassManager([MoveRowFactors(float32=True), PadClasses()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([FuseProducts(), WriteInPlace()])(model)

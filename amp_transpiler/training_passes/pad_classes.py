@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
-from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.class_columns import ClassColumns, Exit, class_columns, saves_time
@@ -26,11 +25,10 @@ class PadClasses(Pass[PassResult]):
 
     The weight is widened in each step: parameters, their gradients and states keep their shapes.
 
-    1. Where scores are 16-bit, or have no bias, the inputs of the layer get a column of ones and the weight the bias,
-       or zeros, with the lowest score for the classes more. So no kernel adds the bias, and its gradient, a product of
-       ones, is a column of the weight's.
-    2. Float32 scores keep their bias apart, which TF32 would round; it gets the lowest scores.
-    3. The columns more have the probability 0 and the gradient 0: no other number of the step changes.
+    1. The inputs of the layer get a column of ones and the weight the bias, or zeros, with the lowest score for the
+       classes more. So no kernel adds the bias, and its gradient, a product of ones, is a column of the weight's. TF32
+       rounds the bias as it rounds the weight.
+    2. The columns more have the probability 0 and the gradient 0: no other number of the step changes.
 
     Shapes must be inferred. Only the main graph is edited.
 
@@ -60,8 +58,7 @@ class _Widening:
         self._rows, self._inner, self._classes = columns.sides
         self._more = columns.width - self._classes
         self._lowest = _LOWEST.get(columns.dtype, _LOWEST_WIDE)
-        self._with_ones = columns.bias is None or columns.dtype in LOW_DTYPES
-        self._extra = columns.aligned - self._inner % columns.aligned if self._with_ones else 0
+        self._extra = columns.aligned - self._inner % columns.aligned
         self._builder = GraphBuilder(
             model, before=columns.product, names=names, metadata=columns.product.metadata_props, prefix="classes/"
         )
@@ -94,10 +91,9 @@ class _Widening:
         return vector
 
     def _wide_weight(self) -> ir.Value:
-        """Return the weight with zeros for the columns more and, where that is asked for, its bias beside it."""
-        build = self._builder
-        weight = build.concat([self._weight, self._zero_rows()], self._columns.axis)
-        return build.concat([weight, *self._bias_columns()], 1 - self._columns.axis) if self._with_ones else weight
+        """Return the weight with zeros for the columns more, and its bias beside it."""
+        weight = self._builder.concat([self._weight, self._zero_rows()], self._columns.axis)
+        return self._builder.concat([weight, *self._bias_columns()], 1 - self._columns.axis)
 
     def _weight_again(self, slopes: ir.Value) -> ir.Value:
         """Return the weight with zeros for the columns more, written when the gradient by the scores is there.
@@ -128,19 +124,14 @@ class _Widening:
         return self._builder.concat([self._bias, self._builder.constant(lowest, self._bias.dtype)], 0)
 
     def _wide_product(self) -> ir.Value:
-        """Return the scores with more columns; float32 ones read their bias in the product."""
-        product, build = self._columns.product, self._builder
+        """Return the scores with more columns."""
+        product = self._columns.product
         left = product.inputs[0]
         assert left is not None
-        operands = [self._beside_ones(left), self._wide_weight()]
-        if self._with_ones:
-            return build.op(product.op_type, operands, _attributes(product))
-        return build.op("Gemm", [*operands, self._wide_bias()], _attributes(product))
+        return self._builder.op(product.op_type, [self._beside_ones(left), self._wide_weight()], _attributes(product))
 
     def _beside_ones(self, rows: ir.Value) -> ir.Value:
         """Return rows with a column of ones behind them, and zeros behind that."""
-        if not self._with_ones:
-            return rows
         ones = np.zeros((self._rows, self._extra), np.float32)
         ones[:, 0] = 1.0
         return self._builder.concat([rows, self._builder.constant(ones, rows.dtype)], 1)
@@ -149,7 +140,7 @@ class _Widening:
     def _gradient(self) -> Exit | None:
         """Return the product that makes the weight's gradient, if that of the bias can be a column of it."""
         gradients = [reader for reader in self._columns.products if reader.axis is not None]
-        return next((reader for reader in gradients if self._with_ones and not _is_thin(reader)), None)
+        return next((reader for reader in gradients if not _is_thin(reader)), None)
 
     def _joined(self, gradient: Exit) -> list[Exit]:
         """Return the products that sum weighted rows of the value that the weight's gradient is made of."""

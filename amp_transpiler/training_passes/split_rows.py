@@ -18,7 +18,7 @@ from amp_transpiler.passes.manager import Pass, PassResult
 
 __all__ = ["SplitRows"]
 
-_LARGE = 1 << 24  # elements: 64 MB in float32. Below that, launching twice as many kernels costs more than it is worth
+_LARGE = 1 << 25  # elements: 128 MB in float32. Below that, slicing and joining the halves costs more than it is worth
 _SMALL = 64  # times
 _FLOAT = ir.DataType.FLOAT
 _ELEMENTWISE = frozenset({"Abs", "Add", "Cast", "Div", "Equal", "Exp", "Mul", "Neg", "Not", "Sqrt", "Sub", "Where"})

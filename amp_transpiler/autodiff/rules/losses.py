@@ -60,12 +60,14 @@ def softmax_cross_entropy_loss(
         loss_samples = _samples(g, scores, labels, weights, reduction, ignore_index)
         to_scores = _of_narrow(Expr(narrow, scores.builder), loss_samples).cast(scores.dtype)
         return to_scores, None, lambda: _to_class_weights(loss_samples, scores.wide().op("LogSoftmax", axis=1))
+    samples = None if g is None else _samples(g, scores, labels, weights, reduction, ignore_index)
+    if samples is not None and samples.left_out is not None and of_log is None:
+        scores = samples.left_out.where(0, scores)  # no product with 0 later: a score there may not be finite
+        samples = dataclasses.replace(samples, left_out=None)
     likely = scores.wide().op("LogSoftmax", axis=1)  # the forward pass needs it too, and then it is computed once
     shares = likely.exp()
     parts: list[Expr] = []
-    samples = None
-    if g is not None:
-        samples = _samples(g, scores, labels, weights, reduction, ignore_index)
+    if samples is not None:
         dtype = scores.dtype if of_log is None else shares.dtype
         parts.append(_scaled_difference(shares, likely, samples, dtype))
     if of_log is not None:
@@ -90,8 +92,12 @@ def _scaled_difference(shares: Expr, likely: Expr, samples: _Samples, dtype: ir.
     The hits are written over the rest: a tensor of ones and zeros would be as large as the scores.
     """
     slope = samples.weight * samples.factor
-    hits = (likely.op("GatherElements", samples.labels, axis=1).exp() - 1) * slope
-    scaled = (shares * slope).cast(dtype).op("ScatterElements", samples.labels, hits.cast(dtype), axis=1)
+    hits = likely.op("GatherElements", samples.labels, axis=1).exp() - 1
+    if shares.dtype == dtype:  # a factor of whole rows behind all else can move to the products that read them
+        scaled = shares.op("ScatterElements", samples.labels, hits, axis=1) * slope
+    else:
+        hits = (hits * slope).cast(dtype)
+        scaled = (shares * slope).cast(dtype).op("ScatterElements", samples.labels, hits, axis=1)
     if samples.left_out is None:
         return scaled
     return samples.left_out.where(0, scaled)  # no product with 0: a score there may not be finite
