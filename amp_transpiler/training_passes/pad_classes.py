@@ -93,7 +93,7 @@ class _Widening:
     def _wide_weight(self) -> ir.Value:
         """Return the weight with zeros for the columns more, and its bias beside it."""
         weight = self._builder.concat([self._weight, self._zero_rows()], self._columns.axis)
-        return self._builder.concat([weight, *self._bias_columns()], 1 - self._columns.axis)
+        return self._builder.concat([weight, self._bias_columns()], 1 - self._columns.axis)
 
     def _weight_again(self, slopes: ir.Value) -> ir.Value:
         """Return the weight with zeros for the columns more, written when the gradient by the scores is there.
@@ -109,12 +109,15 @@ class _Widening:
         zeros = np.zeros((self._more, self._inner), np.float32)
         return self._builder.constant(zeros if self._columns.axis == 0 else zeros.T, self._weight.dtype)
 
-    def _bias_columns(self) -> list[ir.Value]:
-        """Return what stands beside the widened weight: its bias with the lowest scores, and zeros."""
-        build, axis, width = self._builder, self._columns.axis, self._columns.width
-        sides = [[width, length] if axis == 0 else [length, width] for length in (1, self._extra - 1)]
-        column = build.reshape(self._wide_bias(), sides[0])
-        return [column, *([build.constant(np.zeros(sides[1]), column.dtype)] if self._extra > 1 else [])]
+    def _bias_columns(self) -> ir.Value:
+        """Return what stands beside the widened weight: its bias with the lowest scores, and zeros.
+
+        They are written in each step: as a constant, the zeros would take memory all the time.
+        """
+        build, axis = self._builder, self._columns.axis
+        column = build.reshape(self._wide_bias(), [-1, 1] if axis == 0 else [1, -1])
+        first = np.eye(1, self._extra, dtype=np.float32)
+        return build.mul(column, build.constant(first if axis == 0 else first.T, column.dtype))
 
     def _wide_bias(self) -> ir.Value:
         """Return the bias, or zeros, with the lowest scores behind it."""

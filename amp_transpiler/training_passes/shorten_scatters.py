@@ -16,13 +16,13 @@ from amp_transpiler.training_passes.take_over import take_over
 __all__ = ["ShortenScatters"]
 
 _LONG = 64  # elements of a row, from which two more launches take less time than the walk
-_PIECES = (8, 4, 2, 1)  # elements of a piece, the best first: an index, 8 bytes, is written for each
+_PIECES = (16, 8, 4, 2, 1)  # elements of a piece, the best first: an index, 8 bytes, is written for each
 
 
 class ShortenScatters(Pass[PassResult]):
     """Writes ScatterND of long rows as one of short pieces; counts them. The gradient of a look-up is such a sum.
 
-    A table [V, D] becomes [V * D / 8, 8], and row `i` the pieces `i * D / 8 + j`. The sums are the same, to the bit
+    A table [V, D] becomes [V * D / 16, 16], and row `i` the pieces `i * D / 16 + j`. The sums are the same, to the bit
     where the kernel adds in the same order.
 
     Shapes must be inferred. Only the main graph is edited.
