@@ -38,6 +38,7 @@ from amp_transpiler.training_passes import (
     AddInPlace,
     FuseBiases,
     PlainForCpu,
+    ReduceInStages,
     ShortenScatters,
     SimplifyConcats,
     SliceKnownRows,
@@ -238,7 +239,7 @@ def _for_place(
     if lean and fuse:  # not where it is emulated: a fused operator would round less often
         PassManager([SliceKnownRows(), SimplifyConcats(), FuseSkipNorms()])(model)
     if lean and not place.in_main_memory:
-        PassManager([ShortenScatters(), FuseBiases(), AddInPlace()])(model)
+        PassManager([ReduceInStages(), ShortenScatters(), FuseBiases(), AddInPlace()])(model)
     return model, fuse
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ask_for_recompute as ask_for_recompute,
         is_recompute_asked as is_recompute_asked,
     )
+    from amp_transpiler.training_passes.reduce_in_stages import ReduceInStages as ReduceInStages
     from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
     from amp_transpiler.training_passes.shorten_scatters import ShortenScatters as ShortenScatters
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats
