@@ -36,7 +36,7 @@ class MoveRowFactors(Pass[PassResult]):
     2. Where all its readers are products, the column is applied there, in 16 bits; sums inside stay float32.
     3. Otherwise the matrix is multiplied in 16 bits.
     4. With `float32`, also a float32 matrix of the backward pass times a column, which only products and sums of rows
-       read; such a sum becomes a product with the column.
+       read, or a cast to 16 bits for products; such a sum becomes a product with the column.
 
     Shapes must be inferred. Only the main graph is edited.
 
@@ -102,8 +102,7 @@ class _Scaled:
         if columns < _LEAST or shape_of(rows) != (count, columns) or shape_of(factors) != (count, 1):
             return None
         readers = [use.node for use in result.uses()]
-        is_moved = all(_Product.of(reader, result) or _is_sum_of_rows(reader) for reader in readers)
-        return cls(node, rows, factors) if is_moved else None
+        return cls(node, rows, factors) if all(_applies_factors(reader, result) for reader in readers) else None
 
     def move(self, model: ir.Model, names: NameAllocator) -> None:
         """Let the readers apply the factors, or apply them in 16 bits."""
@@ -112,6 +111,8 @@ class _Scaled:
         factors = builder.cast(self.factors, scaled.dtype)
         for total in [use.node for use in scaled.uses() if _is_sum_of_rows(use.node)]:
             _sum_by_product(GraphBuilder(model, before=total, names=names, metadata=total.metadata_props), total)
+        for cast in [use.node for use in scaled.uses() if _is_rounded_for_products(use.node)]:
+            _Scaled(cast, builder.cast(self.rows, cast.outputs[0].dtype), self.factors).move(model, names)
         readers = [use.node for use in scaled.uses()]
         moves = [_Product.of(node, scaled) for node in readers]
         if all(moves):
@@ -120,7 +121,7 @@ class _Scaled:
                 move.apply(GraphBuilder(model, before=move.node, names=names, metadata=metadata), self.rows, factors)
         else:
             scaled.replace_all_uses_with(builder.mul(self.rows, factors))
-        node: ir.Node | None = self.last
+        node: ir.Node | None = self.last if self.last.graph is not None else None
         while node is not None and node.graph is not None and not any(map(is_used, node.outputs)):
             source = node.inputs[0]
             node.graph.remove(node, safe=True)
@@ -194,6 +195,20 @@ def _behind(builder: GraphBuilder, node: ir.Node, factors: ir.Value) -> None:
     scaled = builder.mul(result, factors)
     for reader, index in uses:
         reader.replace_input_with(index, scaled)
+
+
+def _applies_factors(node: ir.Node, matrix: ir.Value) -> bool:
+    """Whether a reader of a float32 matrix can apply factors of its rows."""
+    return _Product.of(node, matrix) is not None or _is_sum_of_rows(node) or _is_rounded_for_products(node)
+
+
+def _is_rounded_for_products(node: ir.Node) -> bool:
+    """Whether a node casts a matrix to 16 bits for products alone."""
+    result = node.outputs[0]
+    if node.op_type != "Cast" or not is_standard(node) or result.dtype not in LOW_DTYPES or result.is_graph_output():
+        return False
+    readers = [use.node for use in result.uses()]
+    return bool(readers) and all(_Product.of(reader, result) for reader in readers)
 
 
 def _is_sum_of_rows(node: ir.Node) -> bool:
