@@ -18,7 +18,7 @@ from amp_transpiler.passes.manager import Pass, PassResult
 
 __all__ = ["SplitRows"]
 
-_LARGE = 1 << 25  # elements: 128 MB in float32. Below that, slicing and joining the halves costs more than it is worth
+_LARGE = 1 << 24  # elements: 64 MB in float32. Below that, launching twice as many kernels costs more than it is worth
 _SMALL = 64  # times
 _FLOAT = ir.DataType.FLOAT
 _ELEMENTWISE = frozenset({"Abs", "Add", "Cast", "Div", "Equal", "Exp", "Mul", "Neg", "Not", "Sqrt", "Sub", "Where"})
@@ -129,12 +129,20 @@ class _Island:
         return sizes is not None and math.prod(sizes) * _SMALL <= self._most
 
     def _sums_rows(self, node: ir.Node) -> bool:
+        if self._weighs_rows(node):
+            return True
         if node.op_type != "ReduceSum":
             return False
         if len(node.inputs) < 2 or node.inputs[1] is None:
             return "noop_with_empty_axes" not in node.attributes  # over all axes
         axes = constant_of(node.inputs[1])
         return axes is not None and 0 in axes.numpy()
+
+    def _weighs_rows(self, node: ir.Node) -> bool:
+        """Whether a node multiplies a row of weights with all rows: a sum of weighted rows."""
+        if node.op_type != "MatMul" or node.inputs[1] not in self._values or node.inputs[0] in self._values:
+            return False
+        return _sizes(node.inputs[0]) == (1, self.rows)
 
     def _is_by_rows(self, node: ir.Node) -> bool:
         sizes = _sizes(node.outputs[0])
@@ -215,6 +223,8 @@ class _Island:
         """Return what the copy of `node` reads in the place of `value`: of a tensor with rows, the rows of the half."""
         if value is None or value in copies:
             return None if value is None else copies[value]
+        if self._weighs_rows(node):
+            return builder.slice(value, [start], [end], [1])
         sizes, of_result = _sizes(value), _sizes(node.outputs[0])
         has_rows = sizes is not None and sizes[:1] == (self.rows,)
         if node.outputs[0] in self._sums or not has_rows or len(sizes or ()) < len(of_result or ()):
