@@ -15,7 +15,8 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.batch_norm_rows import Rows, affine, can_be_rows, gradients, normalise
+from amp_transpiler.training_passes.batch_norm_forms import NormalizedBatch, cheapest_form
+from amp_transpiler.training_passes.batch_norm_rows import can_be_rows
 from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["LowerBatchNorm"]
@@ -120,23 +121,25 @@ class _Scope:
 
     def _as_rows(self, node: ir.Node, builder: GraphBuilder) -> _Running:
         x, scale, bias, _, _ = _inputs(node)
-        rows = normalise(builder, x, _float(node, "epsilon", 1e-5))
+        assert x.dtype is not None
+        form = cheapest_form(shape_of(x), x.dtype, builder.opset)
+        normalized = form.normalise(builder, x, _float(node, "epsilon", 1e-5))
         if is_used(node.outputs[0]):
-            take_over(node.outputs[0], affine(builder, x, rows, scale, bias), builder.names)
+            take_over(node.outputs[0], normalized.affine(builder, scale, bias), builder.names)
         for gradient in self._gradients:
             g = gradient.reads - {x, scale}
             if {x, scale} <= gradient.reads | {scale} and len(g) == 1:
-                self._gradient(node, gradient, next(iter(g)), rows)
-        return _Running(node, rows.mean, rows.inverse)
+                self._gradient(node, gradient, next(iter(g)), normalized)
+        return _Running(node, normalized.batch.mean, normalized.batch.inverse)
 
-    def _gradient(self, node: ir.Node, gradient: MarkedGradient, g: ir.Value, rows: Rows) -> None:
+    def _gradient(self, node: ir.Node, gradient: MarkedGradient, g: ir.Value, normalized: NormalizedBatch) -> None:
         """Rewrite a gradient of the node."""
         x, scale = _inputs(node)[:2]
-        if g.dtype != x.dtype or (g.shape is not None and is_static(g) and shape_of(g) != rows.shape):
+        if g.dtype != x.dtype or (g.shape is not None and is_static(g) and shape_of(g) != shape_of(x)):
             return
         builder = self._builder(gradient.before(g), node)
         builder.metadata.pop(GRADIENT_KEY)
-        results = gradients(builder, g, rows, scale, gradient.results)
+        results = normalized.gradients(builder, g, scale, gradient.results)
         for index, old in gradient.results.items():
             _stand_for(old, results[index], builder)
         for old_node in reversed(gradient.nodes):

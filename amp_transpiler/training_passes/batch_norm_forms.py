@@ -1,0 +1,109 @@
+"""Chooses how BatchNormalization in training is computed: by the price list, for a shape and a type; all sizes known.
+
+Forms differ in what they are fast at. Statistics by rows of whole channels normalise the data on the way, and copy them
+where samples lie one after the other; by rows as the data lie they copy nothing, but few short rows are slow and more
+vectors are computed with. The gradient by rows needs data that were normalised by rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.training_passes import batch_norm_rows, batch_norm_views
+from amp_transpiler.training_passes.batch_norm_views import Batch
+from amp_transpiler.training_passes.form_prices import seconds_of_form
+
+__all__ = ["BatchNormForm", "NormalizedBatch", "cheapest_form"]
+
+_LONGEST = 4096  # numbers of a row that one block of threads takes
+_EPSILON = 1e-5  # any: no kernel is slower for it
+_VIEWED = (ir.DataType.FLOAT, ir.DataType.FLOAT16)  # CUDA's BatchNormalization has no bfloat16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NormalizedBatch:
+    """A BatchNormalization whose statistics are written.
+
+    Attributes:
+        form: how it is computed.
+        batch: the data, with their statistics.
+        rows: the data normalised by rows of whole channels; None if they are not.
+    """
+
+    form: BatchNormForm
+    batch: Batch
+    rows: batch_norm_rows.Rows | None
+
+    def affine(self, builder: GraphBuilder, scale: ir.Value, bias: ir.Value) -> ir.Value:
+        """Return the normalised data times `scale` plus `bias`, which are [C]: in their shape and type."""
+        if self.rows is not None:
+            return batch_norm_rows.affine(builder, self.batch.data, self.rows, scale, bias)
+        return batch_norm_views.scaled(builder, self.batch, scale, bias)
+
+    def gradients(
+        self, builder: GraphBuilder, g: ir.Value, scale: ir.Value, wanted: Collection[int]
+    ) -> dict[int, ir.Value]:
+        """Return the gradients of data (0), scale (1) and bias (2), as far as they are wanted: see both forms."""
+        if self.form.gradient_pieces:
+            return batch_norm_views.gradients(builder, g, self.batch, scale, wanted, self.form.gradient_pieces)
+        assert self.rows is not None, "the gradient by rows reads normalised rows"
+        return batch_norm_rows.gradients(builder, g, self.rows, scale, wanted)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchNormForm:
+    """How a BatchNormalization in training is computed.
+
+    Attributes:
+        pieces: rows that make up a sample's channel, for the statistics; 0 for rows of whole channels.
+        gradient_pieces: the same for the gradients.
+    """
+
+    pieces: int
+    gradient_pieces: int
+
+    def normalise(self, builder: GraphBuilder, x: ir.Value, epsilon: float) -> NormalizedBatch:
+        """Write the statistics of `x`, with `epsilon` added to the variance."""
+        if self.pieces:
+            return NormalizedBatch(self, batch_norm_views.statistics(builder, x, epsilon, self.pieces), None)
+        rows = batch_norm_rows.normalise(builder, x, epsilon)
+        return NormalizedBatch(self, Batch(x, rows.mean, rows.inverse), rows)
+
+
+@functools.lru_cache(maxsize=1024)
+def cheapest_form(shape: tuple[int, ...], dtype: ir.DataType, opset: int) -> BatchNormForm:
+    """Return the form that takes the least time, forward and backward, by the price list."""
+    return min(_forms(shape, dtype), key=lambda form: _seconds(form, shape, dtype, opset))
+
+
+def _forms(shape: tuple[int, ...], dtype: ir.DataType) -> Iterator[BatchNormForm]:
+    """Yield the forms that a type has kernels for; the first of equal ones is the better."""
+    yield BatchNormForm(0, 0)
+    if dtype in _VIEWED:
+        pieces = _pieces(math.prod(shape[2:]))
+        yield from (BatchNormForm(0, pieces), BatchNormForm(pieces, pieces))
+
+
+def _pieces(length: int) -> int:
+    """Return the fewest equal pieces of a row that one block of threads takes each; 1 if there are none."""
+    least = math.ceil(length / _LONGEST)
+    return next((pieces for pieces in range(least, 2 * least) if length % pieces == 0), 1)
+
+
+def _seconds(form: BatchNormForm, shape: tuple[int, ...], dtype: ir.DataType, opset: int) -> float:
+    """Return the seconds of a layer, forward and backward."""
+
+    def write(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
+        x, g, scale, bias = inputs
+        batch = form.normalise(builder, x, _EPSILON)
+        batch.affine(builder, scale, bias)
+        batch.gradients(builder, g, scale, (0, 1, 2))
+
+    data, vector = (dtype, shape), (ir.DataType.FLOAT, shape[1:2])
+    return seconds_of_form(write, [data, data, vector, vector], opset)
