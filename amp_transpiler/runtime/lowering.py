@@ -44,6 +44,7 @@ from amp_transpiler.training_passes import (
     MoveRowFactors,
     PadInLow,
     PlaceCasts,
+    PointwiseProducts,
     ReadUnrounded,
     Recompute,
     SplitRows,
@@ -140,7 +141,7 @@ def split_large(model: ir.Model) -> None:
     if has_low_values(Program(model)):
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors(), CastTogether(), SplitRows()])(model)
-    PassManager([FuseProducts(), WriteInPlace()])(model)
+    PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)
 
 
 def compute_again(model: ir.Model) -> None:
