@@ -11,8 +11,9 @@ each. With `m` the mean of a channel, `i` 1 over its deviation and `n` the count
     dx = a * g + b * (x - m) + c,  a = scale * i,  b = -a * i * dscale / n,  c = -a * dbias / n.
 
 BatchNormalization with given statistics computes what is behind `a * g` in one kernel. The sums of rows are products:
-of `g` with ones and of `g` with `x`. In 16 bits their results are divided by the root of the length of a row, as which
-the sum of independent numbers grows, so that it neither overflows nor vanishes; they are added up in float32.
+of `g` with ones and of `g` with `x`, row by row or matrix by matrix. In 16 bits their results are divided by the root
+of the length of a row, as which the sum of independent numbers grows, so that it neither overflows nor vanishes; they
+are added up in float32.
 """
 
 from __future__ import annotations
@@ -104,7 +105,14 @@ def scaled(builder: GraphBuilder, batch: Batch, scale: ir.Value, bias: ir.Value)
 
 
 def gradients(
-    builder: GraphBuilder, g: ir.Value, batch: Batch, scale: ir.Value, wanted: Collection[int], pieces: int
+    builder: GraphBuilder,
+    g: ir.Value,
+    batch: Batch,
+    scale: ir.Value,
+    wanted: Collection[int],
+    pieces: int,
+    *,
+    by_matrices: bool = False,
 ) -> dict[int, ir.Value]:
     """Return the gradients of data (0), scale (1) and bias (2), as far as they are wanted.
 
@@ -117,13 +125,15 @@ def gradients(
         scale: [C].
         wanted: which ones.
         pieces: how many rows make up a sample's channel.
+        by_matrices: whether the sums of products come from products of matrices; see `_Rows.diagonals`.
     """
     rows = _Rows.of(batch.data, pieces)
     mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
     to_bias = rows.sums(builder, g)
     results = {2: to_bias} if 2 in wanted else {}
     if {0, 1} & set(wanted):
-        against = builder.sub(rows.dots(builder, g, batch.data), builder.mul(mean, to_bias))
+        sums = (rows.diagonals if by_matrices else rows.dots)(builder, g, batch.data)
+        against = builder.sub(sums, builder.mul(mean, to_bias))
         to_scale = builder.mul(against, inverse)
         results.update({1: to_scale} if 1 in wanted else {})
     results = {index: _times(builder, value, 1 / rows.factor) for index, value in results.items()}
@@ -189,6 +199,21 @@ class _Rows:
         attributes = {"transB": 1, "alpha": self.factor}
         product = contrib(builder, "FusedMatMul", sides, attributes, g.dtype, [self.number, 1, 1])
         return self._added(builder, product, self.samples, self.pieces)
+
+    def diagonals(self, builder: GraphBuilder, g: ir.Value, x: ir.Value) -> ir.Value:
+        """Return what `dots` does, by products of whole matrices [C, n], one a sample.
+
+        They compute all pairs of channels, of which those on the diagonal are wanted; others may overflow. On tensor
+        cores that takes less time than to go through the rows one by one.
+        """
+        samples = [self.samples] if self.samples > 1 else []
+        sides = [builder.reshape(value, [*samples, self.channels, self.pieces * self.length]) for value in (g, x)]
+        attributes = {"transB": 1, "alpha": self.factor}
+        shape = [*samples, self.channels, self.channels]
+        product = contrib(builder, "FusedMatMul", sides, attributes, g.dtype, shape)
+        flat = builder.reshape(product, [self.samples, self.channels**2])
+        places = builder.constant(np.arange(self.channels, dtype=np.int64) * (self.channels + 1))
+        return self._added(builder, builder.op("Gather", [flat, places], {"axis": 1}), self.samples, 1)
 
     def _added(self, builder: GraphBuilder, values: ir.Value, samples: int, pieces: int) -> ir.Value:
         total = _over_rows(builder, "ReduceSum", builder.reshape(values, [samples, self.channels, pieces]))

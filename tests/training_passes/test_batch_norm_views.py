@@ -35,8 +35,8 @@ FORMS = [
 def lowered(monkeypatch):
     """Lower the BatchNormalization of a model in one form."""
 
-    def lower(model, pieces, gradient_pieces):
-        form = BatchNormForm(pieces, gradient_pieces)
+    def lower(model, pieces, gradient_pieces, by_matrices=False):
+        form = BatchNormForm(pieces, gradient_pieces, by_matrices)
         monkeypatch.setattr(lower_batch_norm, "cheapest_form", lambda *_: form)
         assert LowerBatchNorm()(model).count == 1
         verify(model, "lowering")
@@ -46,9 +46,10 @@ def lowered(monkeypatch):
 
 
 @pytest.mark.parametrize(("shape", "pieces", "gradient_pieces"), FORMS)
+@pytest.mark.parametrize("by_matrices", [False, True])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
-def test_values_and_gradients(run, lowered, shape, pieces, gradient_pieces, dtype):
-    model, feeds = lowered(trained(shape, dtype), pieces, gradient_pieces), numbers(shape, dtype)
+def test_values_and_gradients(run, lowered, shape, pieces, gradient_pieces, dtype, by_matrices):
+    model, feeds = lowered(trained(shape, dtype), pieces, gradient_pieces, by_matrices), numbers(shape, dtype)
     assert ("Transpose" in [node.op_type for node in model.graph]) == (pieces == 0 and 1 not in shape[:2])
     unit = {"float": 4e-6, "float16": 2e-3}[dtype]
     results = run(emulate(model).model, feeds)
@@ -70,8 +71,9 @@ ROUNDED = {
 }
 
 
+@pytest.mark.parametrize("by_matrices", [False, True])
 @pytest.mark.parametrize("case", ROUNDED.values(), ids=ROUNDED)
-def test_rounding_to_float16_loses_little(run, lowered, case):
+def test_rounding_to_float16_loses_little(run, lowered, case, by_matrices):
     n, c, side, size, mean, spread, *limits = case
     shape = (n, c, side, side)
     feeds = numbers(shape, "float16", offset=mean, spread=spread)
@@ -79,7 +81,7 @@ def test_rounding_to_float16_loses_little(run, lowered, case):
     g = (array(*shape, seed=9) + 0.3 * along + 0.1) * size
     feeds["g_in"] = g.astype(np.float16).astype(np.float32)
     feeds["scale"] = (np.abs(feeds["scale"]) + 0.5).astype(np.float16).astype(np.float32)
-    results = run(emulate(lowered(trained(shape, "float16"), 1, 1)).model, feeds)
+    results = run(emulate(lowered(trained(shape, "float16"), 1, 1, by_matrices)).model, feeds)
     for name, result, wanted, limit in zip(RESULTS[3:], results[3:], expected(feeds)[3:], limits, strict=True):
         off = np.linalg.norm(result - wanted) / np.linalg.norm(wanted)
         assert off < limit, f"{name}: {off:.1e}"
@@ -107,12 +109,13 @@ def test_a_large_mean_does_not_cancel(run, lowered):
     np.testing.assert_allclose(var, wanted_var, rtol=1e-5)
 
 
+@pytest.mark.parametrize("by_matrices", [False, True])
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_overflow_reaches_every_gradient_of_its_channel(run, lowered, bad):
+def test_overflow_reaches_every_gradient_of_its_channel(run, lowered, bad, by_matrices):
     shape = (4, 3, 2, 2)
     feeds = numbers(shape, "float16")
     feeds["g_in"][1, 2, 0, 0] = bad
-    *_, dx, to_scale, to_bias = run(emulate(lowered(trained(shape, "float16"), 1, 1)).model, feeds)
+    *_, dx, to_scale, to_bias = run(emulate(lowered(trained(shape, "float16"), 1, 1, by_matrices)).model, feeds)
     assert not any(np.isfinite(values).any() for values in (to_bias[2], to_scale[2], dx[:, 2]))
     assert np.isfinite(dx[:, :2]).all()
 
@@ -135,12 +138,14 @@ def test_every_operator_has_a_cuda_kernel(lowered, dtype):
 
 # shape, type -> the form that the price list prefers
 CHOSEN = {
-    ((32, 64, 112, 112), "FLOAT16"): (4, 4),
-    ((32, 256, 56, 56), "FLOAT16"): (1, 1),
-    ((32, 256, 56, 56), "FLOAT"): (1, 1),
-    ((1, 256, 512, 512), "FLOAT"): (64, 64),
-    ((32, 512, 7, 7), "FLOAT16"): (0, 0),
-    ((32, 256, 56, 56), "BFLOAT16"): (0, 0),  # CUDA's BatchNormalization has no bfloat16
+    ((32, 64, 112, 112), "FLOAT16"): (1, 1, True),
+    ((32, 256, 56, 56), "FLOAT16"): (1, 1, True),
+    ((32, 256, 56, 56), "FLOAT"): (1, 1, False),
+    ((1, 256, 512, 512), "FLOAT16"): (64, 64, True),
+    ((1, 256, 512, 512), "FLOAT"): (64, 64, False),
+    ((32, 512, 7, 7), "FLOAT16"): (0, 0, False),
+    ((32, 256, 56, 56), "BFLOAT16"): (0, 0, False),  # CUDA's BatchNormalization has no bfloat16
+    ((4, 3, 5, 6), "FLOAT16"): (0, 0, False),
 }
 
 
