@@ -25,7 +25,6 @@ __all__ = ["BatchNormForm", "NormalizedBatch", "cheapest_form"]
 _LONGEST = 4096  # numbers of a row that one block of threads takes
 _SMALL = 1 << 18  # numbers, up to which the form with the fewest kernels is the fastest: nothing is priced
 _EPSILON = 1e-5  # any: no kernel is slower for it
-_VIEWED = (ir.DataType.FLOAT, ir.DataType.FLOAT16)  # CUDA's BatchNormalization has no bfloat16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,10 +96,8 @@ def cheapest_form(shape: tuple[int, ...], dtype: ir.DataType, opset: int) -> Bat
 
 
 def _forms(shape: tuple[int, ...], dtype: ir.DataType) -> Iterator[BatchNormForm]:
-    """Yield the forms that a type has kernels for; the first of equal ones is the better."""
+    """Yield the forms; the first of equal ones is the better."""
     yield BatchNormForm(0, 0)
-    if dtype not in _VIEWED:
-        return
     length = math.prod(shape[2:])
     # Not in float32, where the product would be one in TF32; and results are no larger than the data.
     ways = (False, True) if dtype in LOW_DTYPES and shape[1] <= length else (False,)

@@ -101,7 +101,34 @@ def scaled(builder: GraphBuilder, batch: Batch, scale: ir.Value, bias: ir.Value)
     The mean has their type too. In 16 bits it is as far off as they are at that place.
     """
     mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
-    return affine(builder, batch.data, builder.mul(builder.high(scale), inverse), bias, mean)
+    slope = builder.mul(builder.high(scale), inverse)
+    if batch.data.dtype != ir.DataType.BFLOAT16:
+        return affine(builder, batch.data, slope, bias, mean)
+    rows, column = _mixable(builder, batch.data), _by_row(builder, batch.data, slope)
+    shape = [shape_of(rows)[0], shape_of(rows)[2]]
+    product = contrib(builder, "HyperConnectionPreMix", [rows, column], {}, rows.dtype, shape)
+    return _shifted(builder, product, batch, builder.sub(builder.high(bias), builder.mul(slope, mean)))
+
+
+def _mixable(builder: GraphBuilder, x: ir.Value) -> ir.Value:
+    """Return data as one stream a row, [N * C, 1, n], for operators that keep factors of bfloat16 in float32."""
+    n, c, *rest = shape_of(x)
+    return builder.reshape(x, [n * c, 1, math.prod(rest)])
+
+
+def _by_row(builder: GraphBuilder, x: ir.Value, factors: ir.Value, rank: int = 2) -> ir.Value:
+    """Return one number a channel as one a row of `_mixable`: [N * C, 1] or with more axes."""
+    n, c, *_ = shape_of(x)
+    if n > 1:
+        factors = builder.op("Expand", [factors, builder.constant(np.array([n, c], np.int64))])
+    return builder.reshape(factors, [n * c, *[1] * (rank - 1)])
+
+
+def _shifted(builder: GraphBuilder, rows: ir.Value, batch: Batch, shift: ir.Value) -> ir.Value:
+    """Add one number a channel to rows of `_mixable`, and give them the shape of the data."""
+    shape = shape_of(batch.data)
+    column = builder.reshape(builder.cast(shift, rows.dtype), [batch.channels, *[1] * (len(shape) - 2)])
+    return builder.add(builder.reshape(rows, shape), column)
 
 
 def gradients(
@@ -139,13 +166,49 @@ def gradients(
     results = {index: _times(builder, value, 1 / rows.factor) for index, value in results.items()}
     if 0 in wanted:
         slope = builder.mul(builder.high(scale), inverse)
-        deviation = _DEVIATION if g.dtype in LOW_DTYPES else 1.0
         share = builder.mul(slope, -1 / (rows.factor * batch.count))
-        along = builder.mul(_times(builder, builder.mul(share, inverse), deviation), to_scale)
-        moved = affine(builder, batch.data, along, builder.mul(share, to_bias), mean, deviation)
-        column = builder.reshape(builder.cast(slope, g.dtype), [batch.channels, *[1] * (len(shape_of(g)) - 2)])
-        results[0] = builder.add(builder.mul(g, column), moved)
+        combine = _combined_in_bfloat16 if g.dtype == ir.DataType.BFLOAT16 else _combined
+        results[0] = combine(
+            builder, g, batch, slope, builder.mul(share, inverse), to_scale, builder.mul(share, to_bias)
+        )
     return results
+
+
+def _combined(
+    builder: GraphBuilder,
+    g: ir.Value,
+    batch: Batch,
+    slope: ir.Value,
+    share: ir.Value,
+    to_scale: ir.Value,
+    level: ir.Value,
+) -> ir.Value:
+    """Return `slope * g + share * to_scale * (x - mean) + level`."""
+    deviation = _DEVIATION if g.dtype in LOW_DTYPES else 1.0
+    along = builder.mul(_times(builder, share, deviation), to_scale)
+    moved = affine(builder, batch.data, along, level, builder.reshape(batch.mean, [batch.channels]), deviation)
+    column = builder.reshape(builder.cast(slope, g.dtype), [batch.channels, *[1] * (len(shape_of(g)) - 2)])
+    return builder.add(builder.mul(g, column), moved)
+
+
+def _combined_in_bfloat16(
+    builder: GraphBuilder,
+    g: ir.Value,
+    batch: Batch,
+    slope: ir.Value,
+    share: ir.Value,
+    to_scale: ir.Value,
+    level: ir.Value,
+) -> ir.Value:
+    """Return what `_combined` does, by an operator with factors in float32."""
+    along = builder.mul(share, to_scale)
+    streams = _mixable(builder, batch.data)
+    number, _, length = shape_of(streams)
+    factors = _by_row(builder, batch.data, slope), _by_row(builder, batch.data, along, 3)
+    operands = [streams, builder.reshape(g, [number, length]), *factors]
+    mixed = contrib(builder, "HyperConnectionPostMix", operands, {}, g.dtype, [number, 1, length])
+    mean = builder.reshape(batch.mean, [batch.channels])
+    return _shifted(builder, mixed, batch, builder.sub(level, builder.mul(along, mean)))
 
 
 def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
