@@ -43,8 +43,8 @@ class NormalizedBatch:
 
     def affine(self, builder: GraphBuilder, scale: ir.Value, bias: ir.Value) -> ir.Value:
         """Return the normalised data times `scale` plus `bias`, which are [C]: in their shape and type."""
-        if self.rows is not None:
-            return batch_norm_rows.affine(builder, self.batch.data, self.rows, scale, bias)
+        if self.rows is not None and self.rows.are_views:
+            return batch_norm_rows.affine(builder, self.rows, scale, bias)
         return batch_norm_views.scaled(builder, self.batch, scale, bias)
 
     def gradients(

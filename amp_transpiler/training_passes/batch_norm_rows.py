@@ -82,24 +82,15 @@ def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
     return Rows(shape, *outputs)
 
 
-def affine(builder: GraphBuilder, x: ir.Value, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
-    """Return the normalised `x`, whose rows these are, times `scale` plus `bias`, which are [C]: in its shape and type.
+def affine(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
+    """Return normalised data, whose rows are views, times `scale` plus `bias`, which are [C]: in their shape and type.
 
-    BatchNormalization with given statistics computes it in one kernel, whose factors have the type of the data. Where
-    rows are views, it takes the normalised ones. Otherwise it takes `x` itself, and nothing is copied; a mean in
-    16 bits is as far off as they are at that place. CUDA has none for bfloat16.
+    BatchNormalization with given statistics computes it in one kernel, whose factors have the type of the data. CUDA
+    has none for bfloat16.
     """
-    if x.dtype == ir.DataType.BFLOAT16:
-        return _affine_of_rows(builder, rows, scale, bias)
-    if rows.are_views:
-        return affine_of_data(
-            builder, builder.reshape(rows.values, rows.shape), scale, bias, builder.constant(np.zeros(rows.channels))
-        )
-    factor, mean = (builder.reshape(value, [-1]) for value in (_slope(builder, rows, scale), rows.mean))
-    return affine_of_data(builder, x, factor, bias, mean)
-
-
-def _affine_of_rows(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
+    if rows.values.dtype != ir.DataType.BFLOAT16:
+        zeros = builder.constant(np.zeros(rows.channels))
+        return affine_of_data(builder, builder.reshape(rows.values, rows.shape), scale, bias, zeros)
     values = rows.values
     column = builder.reshape(scale, [rows.channels, 1])
     if scale.dtype == values.dtype:
@@ -108,7 +99,7 @@ def _affine_of_rows(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir
         streams = builder.reshape(values, [rows.channels, 1, rows.count])
         scaled = contrib(builder, "HyperConnectionPreMix", [streams, column], {}, values.dtype, shape_of(values))
     shift = builder.reshape(builder.cast(bias, values.dtype), [rows.channels, 1])
-    return _from_rows(builder, builder.add(scaled, shift), rows.shape)
+    return builder.reshape(builder.add(scaled, shift), rows.shape)
 
 
 def _slope(builder: GraphBuilder, rows: Rows, scale: ir.Value) -> ir.Value:
