@@ -36,6 +36,7 @@ from amp_transpiler.runtime.step_graphs import StepGraph, open_capturing
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.training_passes import (
     AddInPlace,
+    FreeUnread,
     FuseBiases,
     PlainForCpu,
     ReduceInStages,
@@ -240,6 +241,8 @@ def _for_place(
         PassManager([SliceKnownRows(), SimplifyConcats(), FuseSkipNorms()])(model)
     if lean and not place.in_main_memory:
         PassManager([ReduceInStages(), ShortenScatters(), FuseBiases(), AddInPlace()])(model)
+    if lean:
+        PassManager([FreeUnread()])(model)
     return model, fuse
 
 

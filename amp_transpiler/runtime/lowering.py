@@ -45,6 +45,7 @@ from amp_transpiler.training_passes import (
     PadClasses,
     PadInLow,
     PlaceCasts,
+    PointwiseProducts,
     ReadUnrounded,
     Recompute,
     SplitRows,
@@ -147,7 +148,7 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         PassManager([MoveRowFactors(float32=True), PadClasses()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
-    PassManager([FuseProducts(), WriteInPlace()])(model)
+    PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)
 
 
 def compute_again(model: ir.Model) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
     from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
+    from amp_transpiler.training_passes.free_unread import FreeUnread as FreeUnread
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
     from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
     from amp_transpiler.training_passes.group_plan import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.pad_classes import PadClasses as PadClasses
     from amp_transpiler.training_passes.place_casts import VIEWS as VIEWS, PlaceCasts as PlaceCasts
     from amp_transpiler.training_passes.plain_for_cpu import PlainForCpu as PlainForCpu
+    from amp_transpiler.training_passes.pointwise_products import PointwiseProducts as PointwiseProducts
     from amp_transpiler.training_passes.read_unrounded import ReadUnrounded as ReadUnrounded
     from amp_transpiler.training_passes.recompute import (
         Recompute as Recompute,
