@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.marked_gradients import has_marks
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
@@ -94,13 +95,17 @@ def ready_to_open(
     ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)
-    if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
+    if (by_rows and _has_batch_norm(assembled.model)) or (weight_gradients == "priced" and has_marks(assembled.model)):
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
     split_large(assembled.model, tensor_cores=tensor_cores)
     if recompute or is_recompute_asked(assembled.model):
         compute_again(assembled.model)
     return assembled
+
+
+def _has_batch_norm(model: ir.Model) -> bool:
+    return any(node.op_type == "BatchNormalization" for node in model.graph)
 
 
 def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formulation = "convolution") -> Assembled:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
     from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
+    from amp_transpiler.training_passes.compute_late import ComputeLate as ComputeLate
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
     from amp_transpiler.training_passes.free_unread import FreeUnread as FreeUnread
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
