@@ -36,8 +36,11 @@ from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.training_passes import (
     AddInPlace,
     ComputeLate,
+    FreeUnread,
     FuseBiases,
     PlainForCpu,
+    ReduceInStages,
+    ShortenScatters,
     SimplifyConcats,
     SliceKnownRows,
     SplitScatters,
@@ -134,6 +137,7 @@ def compile_step(
         worth=worth_on(place),
         recompute=options.recompute,
         weight_gradients=options.formulation(place),
+        tensor_cores=not place.in_main_memory,
     )
     step = open_ready(ready, place, options)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite, known=known)
@@ -238,7 +242,9 @@ def _for_place(
         PassManager([SliceKnownRows(), SimplifyConcats(), FuseSkipNorms()])(model)
     if lean and not place.in_main_memory:
         infer_shapes(model)
-        PassManager([FuseBiases(), AddInPlace(), ComputeLate()])(model)
+        PassManager([ReduceInStages(), ShortenScatters(), FuseBiases(), AddInPlace(), ComputeLate()])(model)
+    if lean:
+        PassManager([FreeUnread()])(model)
     return model, fuse
 
 
