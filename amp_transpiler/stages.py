@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
+
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.child_process.child import start_early
@@ -32,6 +34,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import NO_STATE, holds_gradients
 from amp_transpiler.program.assemble import written_model
+from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.report.assembly import assemble
@@ -525,7 +528,8 @@ def _built(job: Job, staged: Staged, basis: Basis | None) -> FileCheck:
     with job.clock.phase("build"):
         reference = None if basis is None else basis.reference
         samples = samples_for(options.inputs, loaded) if reference is None else reference.samples
-        return check_engine(staged.path, loaded, samples, options.build, options.dims or {})
+        has_float64 = has_values_of(job.program.model, {ir.DataType.DOUBLE})
+        return check_engine(staged.path, loaded, samples, options.build, options.dims or {}, has_float64=has_float64)
 
 
 def _source_to_write(job: Job) -> Program | None:
