@@ -529,7 +529,15 @@ def _built(job: Job, staged: Staged, basis: Basis | None) -> FileCheck:
         reference = None if basis is None else basis.reference
         samples = samples_for(options.inputs, loaded) if reference is None else reference.samples
         has_float64 = has_values_of(job.program.model, {ir.DataType.DOUBLE})
-        return check_engine(staged.path, loaded, samples, options.build, options.dims or {}, has_float64=has_float64)
+        return check_engine(
+            staged.path,
+            loaded,
+            samples,
+            options.build,
+            options.dims or {},
+            has_float64=has_float64,
+            plugins=job.policy.custom_types,
+        )
 
 
 def _source_to_write(job: Job) -> Program | None:

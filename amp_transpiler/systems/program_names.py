@@ -142,9 +142,10 @@ def declared_ports(program: Program, policy: Policy, custom_op_types: Any, float
             what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
             raise OptionError(f"{name} has no meaning where {what}: drop it, or choose another dtype, level or preset")
     if custom_op_types:
-        from amp_transpiler.precision.custom_nodes import custom_types_in  # few models have such operators
+        from amp_transpiler.precision.custom_nodes import custom_types_in, mark_plugins  # few models have them
 
         declared["custom_types"] = custom_types_in(program.model, custom_op_types, policy.low)
+        mark_plugins(program.model, declared["custom_types"])
     if float32_inputs:
         from amp_transpiler.precision.float32_inputs import inputs_in  # few calls have them
 

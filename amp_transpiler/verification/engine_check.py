@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -76,6 +76,7 @@ def check_engine(
     builder: Builder | None = None,
     *,
     has_float64: bool = False,
+    plugins: Collection[str] = (),
 ) -> FileCheck:
     """Build an engine of the written file, and throw it away.
 
@@ -87,6 +88,7 @@ def check_engine(
         dims: sizes of open dimensions by name, for guesses.
         builder: builds; None for TensorRT-RTX in a child process.
         has_float64: the written file has values of float64, a type that TensorRT does not have.
+        plugins: full names of operators whose types the user declares, which plugins of the user implement.
 
     Returns:
         What it showed. It fails if the result is refused and the source is not; with `yes` also if both are.
@@ -107,6 +109,12 @@ def check_engine(
         narrowed = f"{engine.builder} makes float64 float32, inputs and outputs included, which was not compared"
         notes = (f"{narrowed}: {_FLOAT64}",) if has_float64 else ()
         return FileCheck((f"{engine.builder} builds an engine",), findings=Findings(notes=notes), engine=engine)
+    if engine.operator and engine.operator in {operator.rpartition("::")[2] for operator in plugins}:
+        return _unknown(
+            f"not built: {engine.builder} refuses the result as it does the source: it has no operator "
+            f"'{engine.operator}', and the plugin that you declared for it is not loaded here",
+            wish,
+        )
     fault = _fault(engine)
     remedy = f"the result has float64, which TensorRT lacks: {_FLOAT64}; " if has_float64 else ""
     if wish != "yes" and _refuses_source(source, profile, builder):

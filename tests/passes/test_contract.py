@@ -116,6 +116,7 @@ TEXTS = {
         {"f": array(4)},
     ),
     "float16": ("(float16[2,4] x) => (float16[2,4] y) { [a] h = Exp (x) [b] y = Neg (h) }", {}),
+    "float64": ("(double[2] x) => (double[2] y) { [a] y = Neg (x) }", {}),
     "float16 constant": (
         "() => (float16[1] y) { [a] y = Constant <value = float16[1] {1}> () }",
         {},

@@ -103,6 +103,25 @@ def test_a_builder_that_dies(wish, signal, is_fault):
     assert ("ended its process" if signal != TIMED_OUT else "gave no answer") in said
 
 
+@pytest.mark.parametrize("wish", ["auto", "yes"])
+@pytest.mark.parametrize("plugins", [["MatMul"], ["my.ops::MatMul"], ["Other"], []])
+def test_a_plugin_that_is_not_loaded_here_is_said_in_plain_words(wish, plugins):
+    checked = check_engine(
+        pathlib.Path("out.onnx"),
+        amp.load(MODEL),
+        [SAMPLE],
+        wish,
+        {},
+        lambda path, profile: REFUSED,
+        plugins=plugins,
+    )
+    is_plugin = any("MatMul" in name for name in plugins)
+    said = checked.findings.failure or " ".join(checked.findings.notes)
+    words = "not built: Builder 1 refuses the result as it does the source: it has no operator 'MatMul', and the plugin"
+    assert (words in said) is is_plugin
+    assert bool(checked.findings.failure) is (wish == "yes")
+
+
 FLOAT64 = parse("(float[2,4] x) => (double[2,4] y) { [c] y = Cast <to = 11> (x) }")
 WINDOW = parse(
     """(float[4] x) => (float[4] y) <int64 n = {4}> {
