@@ -48,8 +48,10 @@ def checker_fault(model: ir.Model, *, full: bool = True) -> str:
 _IN_WORDS = (
     (
         re.compile(r"No Op registered for (\S+) with domain_version of (\d+)"),
-        "opset {1} has no operator {0}; correct its name or domain, or the opset that the model imports; if it is a "
-        "plugin, declare its types: --custom-op-types '{0}:fp16'",
+        (
+            "opset {1} has no operator {0}; correct its name or domain, or the opset that the model imports; if it is a "
+            "plugin, declare its types: --custom-op-types '{0}:fp16'"
+        ),
     ),
     (
         re.compile(r"Op registered for (\S+) is deprecated in domain_version of (\d+)"),

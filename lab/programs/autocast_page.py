@@ -17,7 +17,7 @@ WAYS = ("AutoCast", *OURS)
 SAME_SHARE, SAME_ERROR, NO_ERROR = 0.005, 1.02, 1e-6  # a rounding of the table; orders of sums
 MOST_REASONS = 4
 _VALUE = re.compile(r"'[^']*'")
-_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+_NUMBER = re.compile(r"(?<!\w)\d+(\.\d+)?(e[+-]?\d+)?%?")
 
 HEAD = """# Beside AutoCast
 
