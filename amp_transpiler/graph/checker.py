@@ -49,8 +49,8 @@ _IN_WORDS = (
     (
         re.compile(r"No Op registered for (\S+) with domain_version of (\d+)"),
         (
-            "opset {1} has no operator {0}; correct its name or domain, or the opset that the model imports; if it is a "
-            "plugin, declare its types: --custom-op-types '{0}:fp16'"
+            "opset {1} has no operator {0}; correct its name or domain, or the opset that the model imports; if it is "
+            "a plugin, declare its types: --custom-op-types '{0}:fp16'"
         ),
     ),
     (
