@@ -171,7 +171,8 @@ def _with_program(policy: Policy, program: Program, options: ConversionOptions) 
     is_low = any(types.used & {"fp16", "bf16"} for types in declared["custom_types"].values())
     if is_low and policy.objective == "balance":
         policy = dataclasses.replace(policy, objective="low")  # all in float32 is no choice
-    low_io = low_inputs_and_outputs(program, options.keep_io_types, policy.low.name)
+    with_float64 = policy.float64 != "keep"
+    low_io = low_inputs_and_outputs(program, options.keep_io_types, policy.low.name, with_float64=with_float64)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
     # A guard named for this conversion counts under every system's rules, not only under Paddle's.
     return dataclasses.replace(

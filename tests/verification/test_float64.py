@@ -56,6 +56,30 @@ def test_the_rest_is_decided_as_usual(tmp_path, text, choice, level, left, types
     assert " ".join(onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type) for value in io) == types
 
 
+# How inputs and outputs are named -> their types.
+IO = {
+    "all": (False, "FLOAT16 FLOAT16"),
+    "one": ({"x": "low"}, "FLOAT16 DOUBLE"),
+    "a pattern": ({".": "low"}, "FLOAT16 FLOAT16"),
+    "all but one": ("x", "DOUBLE FLOAT16"),
+}
+
+
+@pytest.mark.parametrize(("keep_io_types", "types"), IO.values(), ids=IO)
+def test_inputs_and_outputs_become_low_as_those_of_float32_do(keep_io_types, types):
+    report = amp.transpile(
+        model(DOUBLE), level="O2", float64="float32", keep_io_types=keep_io_types, inputs=inputs(np.float64)
+    )
+    graph = report.program.to_onnx().graph
+    io = (graph.input[0], graph.output[0])
+    assert " ".join(onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type) for value in io) == types
+
+
+def test_without_the_option_they_cannot():
+    with pytest.raises(amp.OptionError, match=r"'x' is DOUBLE; .* with --float64 float32 also float64, can become"):
+        amp.transpile(model(DOUBLE), keep_io_types={"x": "low"})
+
+
 def test_only_float32_is_wanted(tmp_path):
     """The error is that of float32 against float64, which the source computes."""
     report = amp.transpile(
