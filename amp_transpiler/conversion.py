@@ -24,7 +24,7 @@ from amp_transpiler.graph.tensors import tensor_bytes
 from amp_transpiler.graph.training_step import UPDATES_KEY
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
-from amp_transpiler.graph.walk import WIDENED, all_nodes
+from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
@@ -183,8 +183,8 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     program.before = outline(model.graph, program.persistables, program.outputs)
     if fault := next(faults(model), None):
         raise ModelError(f"{source}: the model is invalid as it is, before any conversion: {fault}")
-    if policy.widens and not program.has_variables:  # what users cast there stays
-        _widen(program, policy)
+    if not program.has_variables:  # what users cast there stays
+        _make_float32(program, policy)
     try:
         program.notes += PassManager([LimitOpset(policy.target.newest_opset)])(model).notes
     except OpsetConversionError as error:
@@ -259,23 +259,13 @@ def _recorded_updates(program: Program) -> dict[str, str]:
     return {str(name): str(output) for name, output in written.items()} | recorded
 
 
-def _widen(program: Program, policy: Policy) -> None:
-    """Make other 16-bit formats float32. It comes first: float32 may need no opset as new as theirs."""
-    from amp_transpiler.passes.widen_low_floats import WidenLowFloats
+def _make_float32(program: Program, policy: Policy) -> None:
+    """Make float64 and other 16-bit formats float32, as far as the policy says."""
+    wants = policy.widens | ({ir.DataType.DOUBLE} if policy.float64 != "keep" else set())
+    if has_values_of(program.model, wants):
+        from amp_transpiler.passes.source_floats import make_float32  # few programs have them
 
-    widened = run_pass(WidenLowFloats(policy.widens, policy.low_io), program.model)
-    program.widened = widened.formats
-    program.notes += widened.notes
-    excluded = sum(WIDENED in node.meta and DISABLE_AMP in region_of(node) for node in all_nodes(program.model))
-    if excluded:
-        formats = " and ".join(sorted(widened.formats))
-        program.notes.append(
-            f"nodes inside disable_amp regions that were {formats} and compute in float32 now: {excluded}"
-        )
-    if policy.low is not FLOAT32:
-        from amp_transpiler.precision.refitting import refitting_note
-
-        program.notes += refitting_note(widened.constants, policy.low)
+        make_float32(program, policy)
 
 
 def _loaded_passes(model: ir.Model) -> list[Pass[Any]]:

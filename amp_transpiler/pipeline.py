@@ -17,6 +17,7 @@ from amp_transpiler.options.conversion import ConversionOptions, CustomTypes, Re
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
 from amp_transpiler.precision.limits import Mismatch, Tolerance
+from amp_transpiler.precision.policy import Float64Choice
 from amp_transpiler.precision.preference import Preference, recorded
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.report import Report
@@ -101,6 +102,7 @@ def transpile(
     rescale: Rescale = "auto",
     custom_op_types: CustomTypes | None = None,
     float32_inputs: Mapping[str, str | Collection[int]] | None = None,
+    float64: Float64Choice = "keep",
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -230,6 +232,11 @@ def transpile(
             `Scale:[fp16,fp32]:[fp16]`. They bind: casts are put around the operators as they say.
         float32_inputs: Operator -> indices of inputs that stay float32 while others are in lower precision, such as
             `{'Pow': [1]}`. An error where no form of the operator has that.
+        float64: What becomes of float64 in the source. The report says which constants are rounded; one beyond
+            float32's range is an error. Nodes that take float64 only and nodes of `disable_amp` keep it, between casts.
+            The result is compared with the float64 source. `keep` (default): float64 stays as it is; `float32`: all but
+            inputs and outputs becomes float32 first, so that it may run in lower precision; `float32-io`: inputs and
+            outputs, too.
 
     Returns:
         The report, with the converted program.

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import FLOAT32
@@ -17,7 +17,7 @@ from amp_transpiler.ops.fusions import NO_FUSION, STANDARD_FUSIONS, default_fusi
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import declarations
 from amp_transpiler.precision.limits import with_limits
-from amp_transpiler.precision.policy import Policy
+from amp_transpiler.precision.policy import Float64Choice, Policy
 from amp_transpiler.precision.preference import objective_of
 from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import TrainingWishes
@@ -223,8 +223,15 @@ def _with_thresholds(policy: Policy, options: ConversionOptions) -> Policy:
     return dataclasses.replace(policy, thresholds=thresholds)
 
 
+def _with_float64(policy: Policy, options: ConversionOptions) -> Policy:
+    """Say what becomes of float64."""
+    if options.float64 not in get_args(Float64Choice):
+        raise OptionError(f"float64 is {options.float64!r}: expected 'keep', 'float32' or 'float32-io'")
+    return dataclasses.replace(policy, float64=options.float64)
+
+
 _FUSED_LEVELS = ("auto", "O2")
 _FUSED_AS_STANDARD = frozenset({TENSORRT.name, TENSORRT_RTX.name, WEBGPU.name})
 """Targets that get ONNX's own fused operators unasked: those compute in float32 inside, and need no ONNX Runtime."""
 _LIMITS: tuple[Step, ...] = (_with_wishes, _with_limits, _with_recipe)
-_AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_thresholds)
+_AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_thresholds, _with_float64)

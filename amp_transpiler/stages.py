@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
+
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.child_process.child import start_early
@@ -32,6 +34,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import NO_STATE, holds_gradients
 from amp_transpiler.program.assemble import written_model
+from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.report.assembly import assemble
@@ -168,7 +171,8 @@ def _with_program(policy: Policy, program: Program, options: ConversionOptions) 
     is_low = any(types.used & {"fp16", "bf16"} for types in declared["custom_types"].values())
     if is_low and policy.objective == "balance":
         policy = dataclasses.replace(policy, objective="low")  # all in float32 is no choice
-    low_io = low_inputs_and_outputs(program, options.keep_io_types, policy.low.name)
+    with_float64 = policy.float64 != "keep"
+    low_io = low_inputs_and_outputs(program, options.keep_io_types, policy.low.name, with_float64=with_float64)
     fitting = fitted(dataclasses.replace(policy, low_io=low_io), program)
     # A guard named for this conversion counts under every system's rules, not only under Paddle's.
     return dataclasses.replace(
@@ -525,7 +529,16 @@ def _built(job: Job, staged: Staged, basis: Basis | None) -> FileCheck:
     with job.clock.phase("build"):
         reference = None if basis is None else basis.reference
         samples = samples_for(options.inputs, loaded) if reference is None else reference.samples
-        return check_engine(staged.path, loaded, samples, options.build, options.dims or {})
+        has_float64 = has_values_of(job.program.model, {ir.DataType.DOUBLE})
+        return check_engine(
+            staged.path,
+            loaded,
+            samples,
+            options.build,
+            options.dims or {},
+            has_float64=has_float64,
+            plugins=job.policy.custom_types,
+        )
 
 
 def _source_to_write(job: Job) -> Program | None:

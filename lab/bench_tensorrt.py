@@ -5,9 +5,9 @@
         [--no-verify]
     python lab/bench_tensorrt.py --table OUT.jsonl ...
 
-FOLDER holds models, each with `STEM.inputs.npz` beside it or without. A row a model: the source's build and, where that
-is taken, of each level and format the time of the conversion, the build and the error under emulation. It needs the
-extra `tensorrt` and no GPU. `--table` prints the sums over such files.
+FOLDER holds models, each with `STEM.inputs.npz` or `inputs.npz` beside it or without. A row a model: the source's build
+and, where that is taken, of each level and format the time of the conversion, the build and the error under emulation.
+It needs the extra `tensorrt` and no GPU. `--table` prints the sums over such files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,16 @@ def main() -> int:
 
 def _row(file: pathlib.Path, ways: list[Way], *, verify: bool) -> dict[str, Any]:
     inputs = next(
-        (p for p in (file.with_suffix(".inputs.npz"), file.with_name(file.name + ".inputs.npz")) if p.exists()), None
+        (
+            p
+            for p in (
+                file.with_suffix(".inputs.npz"),
+                file.with_name(file.name + ".inputs.npz"),
+                file.with_name("inputs.npz"),
+            )
+            if p.exists()
+        ),
+        None,
     )
     if inputs is None:
         profile = guessed_profile(amp.load(file), {})

@@ -69,6 +69,15 @@ def bert_files() -> dict[str, object]:
     return {"tokenizer": tokenize}
 
 
+def tensorrt_files() -> dict[str, object]:
+    """The same, and a model whose scale is float64."""
+    found = bert_files()
+    text = """<ir_version: 10, opset_import: ["": 20]> g (double[batch, 4] x) => (double[batch, 4] y)
+        <double[4] scale = {0.1, 0.2, 0.3, 0.4}> { scaled = Mul (x, scale) y = Softmax (scaled) }"""
+    onnx.save(onnx.parser.parse_model(text), "doubles.onnx")
+    return found
+
+
 def tokenize(texts: Sequence[str], *, padding: bool, return_tensors: str) -> dict[str, np.ndarray]:
     assert padding
     assert return_tensors == "np"
@@ -167,7 +176,7 @@ FILES: dict[str, Callable[[], dict[str, object]]] = {
     "docs/howto/optimum.md": optimum_files,
     "docs/howto/other_runtimes.md": bert_files,
     "docs/howto/several_inputs.md": bert_files,
-    "docs/howto/tensorrt.md": bert_files,
+    "docs/howto/tensorrt.md": tensorrt_files,
     "docs/howto/tuning.md": bert_files,
     "docs/migration/autocast.md": bert_files,
     "docs/migration/onnxconverter_common.md": bert_files,

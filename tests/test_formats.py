@@ -226,7 +226,7 @@ def test_conversions_are_verified(source, target):
 
 def test_a_wrong_conversion_would_fail(monkeypatch):
     """A widening that loses a factor is found, for either format and though bfloat16 does not run on the CPU."""
-    from amp_transpiler.passes import widen_low_floats
+    from amp_transpiler.passes import float32_edit
 
     def wrong(tensor, name):
         return onnx_tensor(tensor.numpy().astype(np.float32) * 3, name)
@@ -236,7 +236,7 @@ def test_a_wrong_conversion_would_fail(monkeypatch):
     def onnx_tensor(array, name):
         return ir.Tensor(array, name=name)
 
-    monkeypatch.setattr(widen_low_floats, "wide_tensor", wrong)
+    monkeypatch.setattr(float32_edit, "wide_tensor", wrong)
     for source in ("float16", "bfloat16"):
         with pytest.raises(amp.CheckFailed):
             amp.transpile(model("y = MatMul (x, w)", source), dtype="float32", tolerance="5%")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import onnx
 import onnx_ir as ir
 
 from amp_transpiler.graph.form_check import einsum_faults
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
-from amp_transpiler.graph.walk import all_nodes, scopes
+from amp_transpiler.graph.walk import PLUGIN, all_nodes, scopes
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import only_in_runtime, opset_of
 
@@ -24,7 +25,8 @@ _APART = "amp_transpiler.runtime"  # a domain that onnx.checker does not look in
 def checker_fault(model: ir.Model, *, full: bool = True) -> str:
     """Return the message of `onnx.checker` on the model without its weights; empty if the model is valid.
 
-    Operators that ONNX Runtime keeps in ONNX's domain are no fault: like those of its other domains, they are skipped.
+    Operators that ONNX Runtime keeps in ONNX's domain, and plugins there whose types the user declares, are no fault:
+    like those of other domains, they are skipped.
 
     Args:
         model: the program.
@@ -34,7 +36,7 @@ def checker_fault(model: ir.Model, *, full: bool = True) -> str:
         if node.op_type == "Einsum" and (fault := next(einsum_faults(node), "")):  # the checker never ends on some
             return f"Einsum '{node.name}' {fault}"
     proto = to_proto_without_weights(model)
-    _set_apart(proto, opset_of(model, ""))
+    _set_apart(proto, opset_of(model, ""), {node.op_type for node in all_nodes(model) if PLUGIN in node.meta})
     try:
         onnx.checker.check_model(proto, full_check=full)
     except _REFUSALS as error:
@@ -46,7 +48,10 @@ def checker_fault(model: ir.Model, *, full: bool = True) -> str:
 _IN_WORDS = (
     (
         re.compile(r"No Op registered for (\S+) with domain_version of (\d+)"),
-        "opset {1} has no operator {0}; correct its name or domain, or the opset that the model imports",
+        (
+            "opset {1} has no operator {0}; correct its name or domain, or the opset that the model imports; if it is "
+            "a plugin, declare its types: --custom-op-types '{0}:fp16'"
+        ),
     ),
     (
         re.compile(r"Op registered for (\S+) is deprecated in domain_version of (\d+)"),
@@ -76,11 +81,16 @@ def runtime_operators(model: ir.Model) -> list[str]:
     return sorted({operator_name(n) for n in all_nodes(model) if only_in_runtime(n.domain, n.op_type, opset)})
 
 
-def _set_apart(proto: onnx.ModelProto, opset: int) -> None:
-    """Move nodes whose operator only ONNX Runtime knows to a domain of their own."""
+def _set_apart(proto: onnx.ModelProto, opset: int, plugins: Collection[str]) -> None:
+    """Move nodes whose operator only ONNX Runtime knows, and plugins of ONNX's domain, to a domain of their own."""
     nodes = [node for graph in proto_graphs(proto.graph) for node in graph.node]
     nodes += [node for function in proto.functions for node in function.node]
-    runtime_nodes = [node for node in nodes if only_in_runtime(node.domain, node.op_type, opset)]
+    runtime_nodes = [
+        node
+        for node in nodes
+        if (node.op_type in plugins and node.domain in ("", "ai.onnx"))
+        or only_in_runtime(node.domain, node.op_type, opset)
+    ]
     for node in runtime_nodes:
         node.domain = _APART
     for imports in (

@@ -144,7 +144,7 @@ _INTEGER_BITS = {
 
 LOW_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 AMP_DTYPES = LOW_DTYPES | {ir.DataType.FLOAT}
-"""The types that mixed precision converts between. float64 is never converted."""
+"""The types that mixed precision converts between. float64 is converted only where `--float64` asks for it."""
 
 FLOAT_DTYPES = frozenset(_FLOATS)
 INTEGER_DTYPES = frozenset(_INTEGER_BITS)

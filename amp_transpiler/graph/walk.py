@@ -12,6 +12,7 @@ from amp_transpiler.ops.names import is_standard
 __all__ = [
     "GRAPHS",
     "INSERTED",
+    "PLUGIN",
     "WIDENED",
     "ControlPort",
     "Scope",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 INSERTED = "amp_transpiler.inserted"  # key in `Node.meta` of casts that a conversion put in; not written to files
+PLUGIN = "amp_transpiler.plugin"  # key in `Node.meta` of a user's operator in ONNX's domain; not written to files
 WIDENED = (
     "amp_transpiler.widened"  # key in `Node.meta`: the 16-bit format that a node computed in; not written to files
 )

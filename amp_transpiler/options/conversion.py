@@ -50,6 +50,7 @@ from amp_transpiler.targets.tensorrt import BuildWish
 
 if TYPE_CHECKING:
     from amp_transpiler.precision.limits import Mismatch, Tolerance
+    from amp_transpiler.precision.policy import Float64Choice
     from amp_transpiler.precision.preference import Preference
     from amp_transpiler.precision.user_lists import UserLists
     from amp_transpiler.report.clock import Progress
@@ -279,6 +280,24 @@ class ConversionOptions:
         held_as=("table",),
         collect=dict,
         check=_checked_inputs,
+    )
+    float64: Float64Choice = option(
+        "keep",
+        group="decide",
+        flags=("--float64",),
+        metavar="CHOICE",
+        values={
+            "keep": "float64 stays as it is",
+            "float32": "all but inputs and outputs becomes float32 first, so that it may run in lower precision",
+            "float32-io": "inputs and outputs, too",
+        },
+        text="What becomes of float64 in the source. The report says which constants are rounded; one beyond "
+        "float32's range is an error. Nodes that take float64 only and nodes of `--disable-amp` keep it, between "
+        "casts. The result is compared with the float64 source.",
+        python="What becomes of float64 in the source. The report says which constants are rounded; one beyond "
+        "float32's range is an error. Nodes that take float64 only and nodes of `disable_amp` keep it, between casts. "
+        "The result is compared with the float64 source.",
+        held_as=("word",),
     )
     opset: int | None = option(
         None,

@@ -11,6 +11,7 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.checker import checker_fault, mend_declared_shapes
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.proto import to_proto_without_weights
+from amp_transpiler.graph.walk import PLUGIN
 from amp_transpiler.ops.limits import NEWEST_OPSET
 from amp_transpiler.ops.schema import only_in_runtime
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -82,7 +83,7 @@ def _adapt(model: ir.Model, source: int, target: int, facts: _InferredFacts) -> 
     names = NameAllocator(model)
     edited = 0
     for node in list(standard_nodes(model)):
-        if only_widens("", node.op_type, source, target):
+        if PLUGIN in node.meta or only_widens("", node.op_type, source, target):
             continue
         edited += 1
         try:

@@ -1,6 +1,8 @@
-"""16-bit values made float32, for the emulation and the legalization."""
+"""Values of other float types made float32: for the emulation, the legalization and conversions."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
@@ -17,12 +19,12 @@ def is_low(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in LOW_DTYPES
 
 
-def widen_attribute(node: ir.Node) -> bool:
-    """Let an attribute that sets the type of 16-bit outputs say float32; return whether there is one."""
+def widen_attribute(node: ir.Node, formats: Collection[ir.DataType] = LOW_DTYPES) -> bool:
+    """Let an attribute that sets the type of outputs, one of `formats`, say float32; return whether there is one."""
     rule = dtype_attribute(node)
-    if rule is None or attribute_dtype(node, rule) not in LOW_DTYPES or rule.attribute not in node.attributes:
+    if rule is None or attribute_dtype(node, rule) not in formats or rule.attribute not in node.attributes:
         return False  # without the attribute the type comes from an input, which becomes float32 as well
-    if not any(is_low(node.outputs[index]) for index in rule.outputs if index < len(node.outputs)):
+    if not any(node.outputs[index].dtype in formats for index in rule.outputs if index < len(node.outputs)):
         return False
     if rule.holds_tensor:
         tensor = tensor_of(node.attributes[rule.attribute])

@@ -7,7 +7,7 @@ and binds: a plugin that was built for float16 takes nothing else, so lists, num
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -16,7 +16,8 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.name_matching import did_you_mean
 from amp_transpiler.graph.regions import DISABLE_AMP, region_of
-from amp_transpiler.ops.names import operator_name
+from amp_transpiler.graph.walk import PLUGIN
+from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of, signature
 from amp_transpiler.phrases import counted
 from amp_transpiler.precision.constraints import LowForm, is_float32
@@ -28,7 +29,7 @@ from amp_transpiler.precision.custom_types import (
     port_types,
 )
 
-__all__ = ["custom_types_in", "low_form"]
+__all__ = ["custom_types_in", "low_form", "mark_plugins"]
 
 _OPTION = "--custom-op-types"
 _SHORT = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -59,6 +60,21 @@ def custom_types_in(model: ir.Model, declared: Any, low: LowFormat) -> dict[str,
             _check_counts(types, operator, nodes[operator])
             resolved[operator] = types
     return resolved
+
+
+def mark_plugins(model: ir.Model, operators: Collection[str]) -> None:
+    """Mark the nodes of custom operators that are in ONNX's own domain, as plugins of TensorRT may be.
+
+    ONNX has no such operator, so `onnx.checker` must not be asked about it, and no opset changes it.
+
+    Args:
+        model: the program as it was loaded.
+        operators: full names of operators whose types are declared.
+    """
+    for operator, nodes in _by_operator(model).items():
+        if operator in operators and is_standard(nodes[0]):
+            for node in nodes:
+                node.meta[PLUGIN] = True
 
 
 def _by_operator(model: ir.Model) -> dict[str, list[ir.Node]]:

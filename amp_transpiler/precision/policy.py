@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from amp_transpiler.precision.custom_types import PortTypes
     from amp_transpiler.precision.evidence import Evidence
 
-__all__ = ["Objective", "Policy", "Settled"]
+__all__ = ["Float64Choice", "Objective", "Policy", "Settled"]
 
 Objective: TypeAlias = Literal["rules", "low", "time", "balance"]
 """What decides about nodes that may be either; see `Policy`."""
+
+Float64Choice: TypeAlias = Literal["keep", "float32", "float32-io"]
+"""What becomes of the source's float64; see `Policy`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Policy:
         rules: the rules of the system: they decide about a node that may be low.
         low: the low format; float32 to make nothing low, but everything in `widens` float32.
         widens: 16-bit formats of the source that are made float32 before anything is decided.
+        float64: whether the source's float64 is made float32 as well, and with `float32-io` its inputs and outputs.
         target: the backend whose kernels count.
         copies: change nothing: the files are copied byte for byte, and no other field matters.
         numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `shown`: but those for
@@ -89,6 +93,7 @@ class Policy:
     low: LowFormat
     target: Target
     widens: frozenset[ir.DataType] = frozenset()
+    float64: Float64Choice = "keep"
     copies: bool = False
     numerics: Literal["ignore", "static", "shown"] = "ignore"
     strict_ranges: bool = False

@@ -1,4 +1,4 @@
-"""Casts constants of one 16-bit format to another: which of them stay exact, and what becomes of the others."""
+"""Casts constants of one float format to another: which of them stay exact, and what becomes of the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAULTS = {
 
 
 def refit(tensor: ir.TensorProtocol, low: LowFormat) -> str:
-    """Say what becomes of a 16-bit tensor in another 16-bit format.
+    """Say what becomes of a float tensor in another format.
 
     Returns:
         `exact`; or the worst of `rounds`: digits are lost, `vanishes`: a number becomes zero, and `overflows`: a finite
@@ -35,9 +35,9 @@ def refit(tensor: ir.TensorProtocol, low: LowFormat) -> str:
 def _refit(flat: np.ndarray, low: LowFormat) -> str:
     fault = "exact"
     for at in range(0, flat.size, _BLOCK):
-        wide = flat[at : at + _BLOCK].astype(np.float32)
+        wide = flat[at : at + _BLOCK].astype(np.float64)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            narrow = wide.astype(low.numpy).astype(np.float32)
+            narrow = wide.astype(low.numpy).astype(np.float64)
         finite = np.isfinite(wide)
         if bool((finite & ~np.isfinite(narrow)).any()):
             return "overflows"
@@ -49,11 +49,11 @@ def _refit(flat: np.ndarray, low: LowFormat) -> str:
 
 
 def refitting_note(constants: Iterable[tuple[str, ir.TensorProtocol]], low: LowFormat) -> tuple[str, ...]:
-    """Return a sentence about the constants of another 16-bit format, in `low`; none if there are no constants.
+    """Return a sentence about the constants of another format, in `low`; none if there are no constants.
 
     Args:
-        constants: name and 16-bit tensor of each.
-        low: the format that they are converted to where their readers become low.
+        constants: name of each, and its tensor before.
+        low: the format that they are converted to, or are where their readers become low.
     """
     names: dict[str, list[str]] = {}
     for name, tensor in constants:

@@ -34,13 +34,16 @@ IoTypes = bool | str | Collection[str] | Mapping[str, Literal["keep", "low"]]
 """Which inputs and outputs keep their types: all, none, those named; or name -> `keep` or `low`, the others kept."""
 
 
-def low_inputs_and_outputs(program: Program, wanted: IoTypes, dtype: str) -> frozenset[str]:
+def low_inputs_and_outputs(
+    program: Program, wanted: IoTypes, dtype: str, *, with_float64: bool = False
+) -> frozenset[str]:
     """Return the names of the graph inputs and outputs that change to the new format.
 
     Args:
         program: the program; persistable values of a training program do not count.
         wanted: the user's `keep_io_types`.
         dtype: the new format, for messages.
+        with_float64: float64 becomes float32 first, so that it counts.
 
     Raises:
         OptionError: a name or pattern matches nothing, or a value that is no float.
@@ -51,7 +54,7 @@ def low_inputs_and_outputs(program: Program, wanted: IoTypes, dtype: str) -> fro
     if isinstance(wanted, bool):
         return frozenset() if wanted else frozenset(names)
     if isinstance(wanted, Mapping):
-        return _by_name(wanted, values, names, dtype)
+        return _by_name(wanted, values, names, dtype, AMP_DTYPES | ({ir.DataType.DOUBLE} if with_float64 else set()))
     kept_names: set[str] = set()
     for text in (wanted,) if isinstance(wanted, str) else wanted:
         matches = matching_names(text, names, "keep_io_types")
@@ -69,6 +72,7 @@ def _by_name(
     values: Mapping[str, ir.Value],
     names: AbstractSet[str],
     dtype: str,
+    changing: Collection[ir.DataType],
 ) -> frozenset[str]:
     """Go through the entries in order: a later one has the last word about a name."""
     low: set[str] = set()
@@ -85,11 +89,11 @@ def _by_name(
         if kind == "keep":
             low.difference_update(matches)
             continue
-        floats = [name for name in matches if values[name].dtype in (None, *AMP_DTYPES)]
+        floats = [name for name in matches if values[name].dtype in (None, *changing)]
         if not floats:
             raise OptionError(
                 f"{option}: {matches[0]!r} is {values[matches[0]].dtype}; "
-                f"only 16-bit floats and float32 can become {dtype}"
+                f"only 16-bit floats and float32, and with --float64 float32 also float64, can become {dtype}"
             )
         low.update(floats)
     return frozenset(low)
@@ -142,9 +146,10 @@ def declared_ports(program: Program, policy: Policy, custom_op_types: Any, float
             what = "everything becomes float32" if policy.low is FLOAT32 else "nothing is changed"
             raise OptionError(f"{name} has no meaning where {what}: drop it, or choose another dtype, level or preset")
     if custom_op_types:
-        from amp_transpiler.precision.custom_nodes import custom_types_in  # few models have such operators
+        from amp_transpiler.precision.custom_nodes import custom_types_in, mark_plugins  # few models have them
 
         declared["custom_types"] = custom_types_in(program.model, custom_op_types, policy.low)
+        mark_plugins(program.model, declared["custom_types"])
     if float32_inputs:
         from amp_transpiler.precision.float32_inputs import inputs_in  # few calls have them
 

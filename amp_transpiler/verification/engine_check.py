@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -40,6 +40,7 @@ _INSTALL = "pip install 'amp-transpiler[tensorrt]'"
 _NOT_BUILT = (
     f"not built: {_INSTALL} (Linux or Windows on x86-64) brings TensorRT-RTX's builder, which then tries each result"
 )
+_FLOAT64 = "--float64 float32-io makes it float32, and compares the result with the source"
 _TIMEOUT = 900.0  # seconds; most models take less than one
 _MOST_SIZES = 64  # elements of an integer input that may hold sizes
 
@@ -73,6 +74,9 @@ def check_engine(
     wish: str,
     dims: Mapping[str, int],
     builder: Builder | None = None,
+    *,
+    has_float64: bool = False,
+    plugins: Collection[str] = (),
 ) -> FileCheck:
     """Build an engine of the written file, and throw it away.
 
@@ -83,6 +87,8 @@ def check_engine(
         wish: `yes` or `auto`; a builder that cannot be used is a failure or a note.
         dims: sizes of open dimensions by name, for guesses.
         builder: builds; None for TensorRT-RTX in a child process.
+        has_float64: the written file has values of float64, a type that TensorRT does not have.
+        plugins: full names of operators whose types the user declares, which plugins of the user implement.
 
     Returns:
         What it showed. It fails if the result is refused and the source is not; with `yes` also if both are.
@@ -100,12 +106,21 @@ def check_engine(
             return _unknown(f"not built: {_words_of(crash)}", wish)
         engine = EngineBuild("TensorRT-RTX", fault=_words_of(crash))
     if not engine.fault:
-        return FileCheck(checks=(f"{engine.builder} builds an engine",), engine=engine)
+        narrowed = f"{engine.builder} makes float64 float32, inputs and outputs included, which was not compared"
+        notes = (f"{narrowed}: {_FLOAT64}",) if has_float64 else ()
+        return FileCheck((f"{engine.builder} builds an engine",), findings=Findings(notes=notes), engine=engine)
+    if engine.operator and engine.operator in {operator.rpartition("::")[2] for operator in plugins}:
+        return _unknown(
+            f"not built: {engine.builder} refuses the result as it does the source: it has no operator "
+            f"'{engine.operator}', and the plugin that you declared for it is not loaded here",
+            wish,
+        )
     fault = _fault(engine)
+    remedy = f"the result has float64, which TensorRT lacks: {_FLOAT64}; " if has_float64 else ""
     if wish != "yes" and _refuses_source(source, profile, builder):
         note = f"fault of the source: {engine.builder} refuses it, too; of the result: {fault}"
-        return FileCheck(findings=Findings(notes=(note,)), engine=engine)
-    failure = f"{engine.builder} refuses the result: {fault}. {_remedy(engine)}"
+        return FileCheck(findings=Findings(notes=(note + f"; {remedy}".rstrip("; "),)), engine=engine)
+    failure = f"{engine.builder} refuses the result: {fault}. {remedy}{_remedy(engine)}"
     judgement = Judgement(Verdict.FAILED, {"why": f"{engine.builder} refuses the result"})
     return FileCheck(findings=Findings(judgement, failure=failure), engine=engine)
 

@@ -25,6 +25,7 @@ from amp_transpiler.passes.inline_functions import InlineFunctions
 from amp_transpiler.passes.limit_opset import LimitOpset
 from amp_transpiler.passes.lower_opset import LowerOpset
 from amp_transpiler.passes.name_nodes import NameNodes
+from amp_transpiler.passes.narrow_float64 import NarrowFloat64
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers
 from amp_transpiler.passes.rewrite_equivalents import RewriteEquivalents
@@ -115,6 +116,7 @@ TEXTS = {
         {"f": array(4)},
     ),
     "float16": ("(float16[2,4] x) => (float16[2,4] y) { [a] h = Exp (x) [b] y = Neg (h) }", {}),
+    "float64": ("(double[2] x) => (double[2] y) { [a] y = Neg (x) }", {}),
     "float16 constant": (
         "() => (float16[1] y) { [a] y = Constant <value = float16[1] {1}> () }",
         {},
@@ -209,6 +211,7 @@ PASSES = {
     "BakeCasts": lambda _: BakeCasts(),
     "EmulateLow": lambda _: EmulateLow(),
     "WidenLowFloats": lambda _: WidenLowFloats(LOW_DTYPES),
+    "NarrowFloat64": lambda _: NarrowFloat64(),
     "LowerBatchNorm": lambda _: LowerBatchNorm(),
     "LowerDropout": lambda model: LowerDropout(*seeds(model)),
     "Legalize": lambda _: Legalize(CUDA, BFLOAT16),

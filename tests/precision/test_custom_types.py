@@ -30,9 +30,9 @@ def ports(converted, op_type="Scale"):
     return " ".join(NAMES[types[name]] for name in node.input), " ".join(NAMES[types[name]] for name in node.output)
 
 
-def converted(declared, source=None, **options):
+def converted(declared, source=None, op_type="Scale", **options):
     report = amp.transpile(model() if source is None else source, None, custom_op_types=declared, **options)
-    return report, ports(report.program.to_onnx())
+    return report, ports(report.program.to_onnx(), op_type)
 
 
 DECLARED = {
@@ -143,3 +143,49 @@ def test_include_has_to_match_a_node_beside_them():
 def test_without_a_word_there_are_none():
     assert ConversionOptions().checked().custom_op_types is None
     assert TensorProto.FLOAT16 == 10
+
+
+PLUGIN = """(float[4,8] x, float[4] s, int64[1] n) => (float[4,8] y) <float[4,8] a, float[4,8] b> {
+    [first] a = MatMul (x, w) [mine] b = FastScale (a, s, n) [last] y = MatMul (b, w) }"""
+PLUGIN_IN_A_BODY = """(float[4,8] x, bool c) => (float[4,8] y) {
+    y = If (c) <then_branch = t () => (float[4,8] p) <float[4,8] p> { p = FastScale (x) },
+                else_branch = e () => (float[4,8] q) { q = Relu (x) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("options", "opset"),
+    [({}, None), ({"level": "O2"}, None), ({"opset": 18}, 18), ({"opset": 22}, 22), ({"target": "cuda"}, None)],
+)
+def test_a_plugin_in_the_domain_of_onnx_has_its_types(options, opset):
+    """ONNX's checker is asked about everything else, and no opset changes the operator."""
+    declared = {"FastScale": (["fp16", "fp32", "any"], ["fp16"])}
+    report, types = converted(
+        declared, parse(PLUGIN, w=array(8, 8)), op_type="FastScale", **{"target": "tensorrt"} | options
+    )
+    assert types == ("fp16 fp32 int64", "fp16")
+    assert report.verdict_word == "structure only"
+    assert "onnx.checker, full" in report.checks
+    assert {row.name: row.precision for row in report.decisions}["last"] == "float16"
+    assert opset is None or report.program.to_onnx().opset_import[0].version == opset
+
+
+def test_a_plugin_in_bfloat16_and_in_a_body():
+    report = amp.transpile(
+        parse(PLUGIN_IN_A_BODY), None, custom_op_types="FastScale:bf16", dtype="bfloat16", target="tensorrt", build="no"
+    )
+    row = next(row for row in report.decisions if row.op == "FastScale")
+    assert row.precision == "bfloat16"
+
+
+def test_a_fault_beside_a_plugin_is_one():
+    text = PLUGIN.replace("MatMul (b, w)", "Nonsense (b, w)")
+    with pytest.raises(amp.ModelError, match=r"no operator Nonsense; .*--custom-op-types 'Nonsense:fp16'"):
+        amp.transpile(parse(text, w=array(8, 8)), None, custom_op_types="FastScale:fp16", target="tensorrt")
+
+
+def test_the_written_file_has_it_where_it_was(tmp_path):
+    source = parse(PLUGIN, w=array(8, 8))
+    amp.transpile(source, tmp_path / "o.onnx", custom_op_types="FastScale:fp16", target="tensorrt", build="no")
+    node = next(node for node in onnx.load(tmp_path / "o.onnx").graph.node if node.op_type == "FastScale")
+    assert (node.domain, node.name) == ("", "mine")
+    assert not node.metadata_props

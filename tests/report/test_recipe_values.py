@@ -20,7 +20,7 @@ FLAGS = [5, "x", [], {}, 1.5]
 NAMES = [5, True, [1], [["x"]], {"x": 1}]
 LIMITS = [True, [1], {"x": [1]}, "a" * 10_000, {"x": True}]
 WRONG = {
-    **dict.fromkeys(("level", "dtype", "target", "policy", "preset", "ort", "prefer", "fuse"), WORDS),
+    **dict.fromkeys(("level", "dtype", "target", "policy", "preset", "ort", "prefer", "fuse", "float64"), WORDS),
     **dict.fromkeys(("use_promote", "master_weights", "loss_scaling", "optimize", "pad_weights"), FLAGS),
     **dict.fromkeys(("guard", "disable_amp", "include", "mixed_ops"), NAMES),
     **dict.fromkeys(("tolerance", "mismatch"), LIMITS),

@@ -189,3 +189,14 @@ def test_a_float32_recurrence_is_built(tmp_path, kind, name):
     model, sample = sequence(kind, BEFORE[name][0])
     options = {"target": "tensorrt", "disable_amp": "^last$", "level": "O2", "build": "yes", "inputs": sample}
     assert not amp.transpile(model, tmp_path / "out.onnx", cache=False, **options).engine.fault
+
+
+@pytest.mark.parametrize("level", ["auto", "O2"])
+def test_a_spectrum_is_a_product_that_pays_for_its_casts(level):
+    """What comes before and after is kept in float32, so that only the spectrum speaks for itself."""
+    text = """(float[1,64] x) => (float[1,4,9,2] y) <int64 step = {16}, int64 width = {16}> {
+        [before] a = Exp (x) [spectrum] s = STFT (a, step, w, width) [after] y = Exp (s) }"""
+    report = amp.transpile(
+        parse(text, w=array(16)), None, level=level, target="tensorrt", build="no", disable_amp="before|after"
+    )
+    assert {row.name: row.precision for row in report.decisions}["spectrum"] == "float16"

@@ -103,6 +103,62 @@ def test_a_builder_that_dies(wish, signal, is_fault):
     assert ("ended its process" if signal != TIMED_OUT else "gave no answer") in said
 
 
+@pytest.mark.parametrize("wish", ["auto", "yes"])
+@pytest.mark.parametrize("plugins", [["MatMul"], ["my.ops::MatMul"], ["Other"], []])
+def test_a_plugin_that_is_not_loaded_here_is_said_in_plain_words(wish, plugins):
+    checked = check_engine(
+        pathlib.Path("out.onnx"),
+        amp.load(MODEL),
+        [SAMPLE],
+        wish,
+        {},
+        lambda path, profile: REFUSED,
+        plugins=plugins,
+    )
+    is_plugin = any("MatMul" in name for name in plugins)
+    said = checked.findings.failure or " ".join(checked.findings.notes)
+    words = "not built: Builder 1 refuses the result as it does the source: it has no operator 'MatMul', and the plugin"
+    assert (words in said) is is_plugin
+    assert bool(checked.findings.failure) is (wish == "yes")
+
+
+FLOAT64 = parse("(float[2,4] x) => (double[2,4] y) { [c] y = Cast <to = 11> (x) }")
+WINDOW = parse(
+    """(float[4] x) => (float[4] y) <int64 n = {4}> {
+        [w] h = HannWindow <output_datatype = 11> (n) [c] f = Cast <to = 1> (h) [m] y = Mul (x, f) }"""
+)
+OPTION = "--float64 float32-io"
+
+
+@pytest.mark.parametrize(
+    ("result", "wish", "where"), [(BUILT, "auto", "notes"), (REFUSED, "auto", "notes"), (REFUSED, "yes", "failure")]
+)
+@pytest.mark.parametrize("has_float64", [True, False])
+def test_where_there_is_float64_the_option_is_named(result, wish, where, has_float64):
+    checked = check_engine(
+        pathlib.Path("out.onnx"),
+        amp.load(FLOAT64),
+        [{"x": array(2, 4)}],
+        wish,
+        {},
+        lambda path, profile: result,
+        has_float64=has_float64,
+    )
+    said = " ".join(checked.findings.notes) if where == "notes" else checked.findings.failure
+    assert (OPTION in said) is has_float64
+
+
+@needs_builder
+@pytest.mark.parametrize("choice", ["keep", "float32"])
+def test_a_window_in_float64_builds_once_it_is_float32(tmp_path, choice):
+    report = amp.transpile(
+        WINDOW, tmp_path / "o.onnx", float64=choice, level="O2", target="tensorrt", inputs={"x": array(4)}, cache=False
+    )
+    refused = [note for note in report.notes if "refuses it, too" in note]
+    assert [OPTION in note for note in refused] == ([True] if choice == "keep" else [])
+    assert (report.engine.fault == "") is (choice == "float32")
+
+
 def test_no_builder_is_a_note(monkeypatch):
     monkeypatch.setattr(engine_check, "has_builder", lambda: False)
     report = amp.transpile(MODEL, **TENSORRT)

@@ -1,0 +1,173 @@
+"""The page of conversions for TensorRT beside AutoCast's."""
+
+from __future__ import annotations
+
+import collections
+import math
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["is_behind", "page"]
+
+Record = Mapping[str, Any]
+OURS = ("auto", "O2")
+WAYS = ("AutoCast", *OURS)
+SAME_SHARE, SAME_ERROR, NO_ERROR = 0.005, 1.02, 1e-6  # a rounding of the table; orders of sums
+MOST_REASONS = 4
+_VALUE = re.compile(r"'[^']*'")
+_NUMBER = re.compile(r"(?<!\w)\d+(\.\d+)?(e[+-]?\d+)?%?")
+
+HEAD = """# Beside AutoCast
+
+Written by `lab/bench_autocast.py --write` from its rows in `docs/benchmarks/autocast/`. Each model is converted for
+TensorRT by NVIDIA's AutoCast (nvidia-modelopt 0.47.0, in an environment of its own) and by levels auto and O2, in
+float16, on one and the same sample of its inputs. Inputs and outputs keep their types. All files are measured alike:
+
+- **share**: of the results of layers that are floats, those in 16 bits, in the network that TensorRT-RTX's parser
+  makes of the file. Constants and casts are layers, too.
+- **error**: the worst output, in relative norm, of the float32 program that rounds where the file rounds, on that
+  sample; and on a hundredth of its floats, as a quiet recording or a dark picture is.
+- **seconds**: of the CPU, after imports. AutoCast's include one run of the model, to see its values; ours the
+  comparison of all outputs, and at level auto the search.
+- **built**: whether TensorRT-RTX's builder makes an engine of the file.
+"""
+BEHIND = """## Where the share is smaller at no smaller error
+
+Here AutoCast has more in 16 bits, and no larger error on the sample. The last column has what most of the nodes that
+stayed float32 say of themselves. Where that is about values near zero, sums, squares or sizes, other inputs than the
+sample decide: a quieter recording, a longer text, a larger picture. Level auto looks at those; level O2 does as it is
+told, but for arithmetic on positions, such as a detector's grid: float16 counts to 2048, sizes are open, and so few
+numbers take no time.
+"""
+SMALLER = """## Where the share is smaller at a smaller error
+"""
+ALL = """## All models
+
+Share, error (that of the sample, that of a hundredth of it) and seconds; `x`: the builder refuses the file.
+"""
+
+
+def page(rows: Sequence[Record]) -> str:
+    """Return the page of rows, one a model."""
+    tried = [row for row in rows if row["ways"]]
+    smaller = [(row, way) for row in tried for way in OURS if _has_less(row, way)]
+    parts = (
+        *(HEAD, *_sums(tried), ""),
+        *(BEHIND, *_reasons([pair for pair in smaller if is_behind(*pair)]), ""),
+        *(SMALLER, *_reasons([pair for pair in smaller if not is_behind(*pair)]), ""),
+        *(ALL, *_all(tried), "", *_untried(rows)),
+    )
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def is_behind(row: Record, way: str) -> bool:
+    """Whether a conversion of ours has a smaller share in 16 bits than AutoCast's, and no smaller error."""
+    ours, theirs = _made(row, way), _made(row, "AutoCast")
+    return _has_less(row, way) and _error(ours) * SAME_ERROR + NO_ERROR >= _error(theirs)
+
+
+def _has_less(row: Record, way: str) -> bool:
+    ours, theirs = (_made(row, by).get("share") for by in (way, "AutoCast"))
+    return ours is not None and theirs is not None and ours < theirs - SAME_SHARE
+
+
+def _made(row: Record, way: str) -> Record:
+    made: Record = row["ways"].get(way, {})
+    return made
+
+
+def _error(made: Record, sample: str = "error") -> float:
+    error = made.get(sample)
+    return math.inf if error in (None, "infinite") else float(error)
+
+
+def _builds(made: Record) -> bool:
+    return made.get("fault") == ""
+
+
+def _sums(rows: Sequence[Record]) -> Iterator[str]:
+    """Yield the table of sums; shares, errors and times are over models of which AutoCast's file is built, too."""
+    taken = [row for row in rows if not row["source"]]
+    common = [row for row in taken if all(_builds(_made(row, way)) for way in WAYS)]
+    made = {way: [_made(row, way) for row in common] for way in WAYS}
+    shares = {way: [record["share"] for record in made[way]] for way in WAYS}
+    seconds = {way: [record["seconds"] for record in made[way]] for way in WAYS}
+    unverified = [record["unverified"] for record in made["O2"]]
+    converted = sum("seconds" in _made(row, "AutoCast") for row in taken)
+    yield (
+        f"Of {len(rows)} models the builder takes {len(taken)} in float32. AutoCast converts {converted} of these. All "
+        f"but the first line of the table is about the {len(common)} of which every file is built."
+    )
+    yield ""
+    yield _line("", WAYS)
+    yield _line("---", ["---" for _ in WAYS])
+    yield _line(f"built, of {len(taken)}", [sum(_builds(_made(row, way)) for row in taken) for way in WAYS])
+    yield _line("share, mean", [f"{statistics.mean(shares[way]):.2f}" for way in WAYS])
+    yield _line("share, median", [f"{statistics.median(shares[way]):.2f}" for way in WAYS])
+    for sample, words in (("error", "error"), ("quiet", "error at a hundredth of the level")):
+        for limit in (0.02, 0.005):
+            known = {way: [record for record in made[way] if record.get(sample) is not None] for way in WAYS}
+            beyond = [sum(_error(record, sample) > limit for record in known[way]) for way in WAYS]
+            yield _line(f"{words} beyond {limit:.1%}", beyond)
+    yield _line("seconds, sum", [f"{sum(seconds[way]):.0f}" for way in WAYS])
+    yield _line("seconds, median", [f"{statistics.median(seconds[way]):.2f}" for way in WAYS])
+    yield _line(
+        "the same without verification", ["", "", f"{sum(unverified):.0f}, {statistics.median(unverified):.2f}"]
+    )
+    behind = [sum(is_behind(row, way) for row in common) for way in OURS]
+    yield _line("smaller share than AutoCast's at no smaller error", ["", *behind])
+
+
+def _line(name: str, cells: Sequence[object]) -> str:
+    return f"| {name} | " + " | ".join(map(str, cells)) + " |"
+
+
+def _reasons(pairs: Sequence[tuple[Record, str]]) -> Iterator[str]:
+    cells = ("level", "share, AutoCast's", "error, AutoCast's", "of a hundredth, AutoCast's", "float32 because")
+    yield _line("model", cells)
+    yield _line("---", ["---" for _ in cells])
+    for row, way in pairs:
+        ours, theirs = _made(row, way), _made(row, "AutoCast")
+        both = [f"{_number(ours, sample)}, {_number(theirs, sample)}" for sample in ("error", "quiet")]
+        shares = f"{ours['share']:.2f}, {theirs['share']:.2f}"
+        yield _line(row["model"], [way, shares, *both, _why(ours)])
+
+
+def _why(made: Record) -> str:
+    """Return the reasons of nodes in float32, without names and numbers, the most frequent ones first."""
+    counts: collections.Counter[str] = collections.Counter()
+    for reason, count in made.get("float32", ()):
+        counts[_NUMBER.sub("…", _VALUE.sub("…", reason)).replace("|", "/")] += count
+    return "; ".join(f"{count}: {reason}" for reason, count in counts.most_common(MOST_REASONS))
+
+
+def _all(rows: Sequence[Record]) -> Iterator[str]:
+    yield _line("model", ["MB", *WAYS])
+    yield _line("---", ["---" for _ in ("MB", *WAYS)])
+    for row in rows:
+        refused = f", whose source the builder refuses: {row['source'][:60]}" if row["source"] else ""
+        cells = [_cell(_made(row, way)) for way in WAYS]
+        yield _line(f"{row['model']}{refused.replace('|', '/')}", [f"{row['bytes'] / 1e6:.1f}", *cells])
+
+
+def _cell(made: Record) -> str:
+    if "seconds" not in made:
+        return "no file"
+    share = "-" if made.get("share") is None else f"{made['share']:.2f}"
+    errors = f"{_number(made, 'error')} ({_number(made, 'quiet')})"
+    return f"{share}, {errors}, {made['seconds']:.1f} s{'' if _builds(made) else ' x'}"
+
+
+def _number(made: Record, sample: str) -> str:
+    if made.get(sample) is None:
+        return "-"
+    error = _error(made, sample)
+    return "infinite" if math.isinf(error) else f"{error:.2g}"
+
+
+def _untried(rows: Sequence[Record]) -> Iterator[str]:
+    untried = [str(row["model"]) for row in rows if not row["ways"]]
+    if untried:
+        yield f"Not compared, since float32 does not run here: {', '.join(untried)}."

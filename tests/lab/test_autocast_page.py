@@ -1,0 +1,61 @@
+"""The page beside AutoCast: made of its files, and it says where AutoCast is ahead."""
+
+import pytest
+
+import bench_autocast
+from programs.autocast_page import is_behind, page
+
+
+def made(share, error, **further):
+    record = {"seconds": 1.0, "unverified": 0.1, "fault": "", "share": share, "layers": 9, "error": error}
+    return record | {"quiet": error, "float32": [["bound 1e-09 of 'x' becomes 6e-08", 2]]} | further
+
+
+def row(ours, theirs, name="a/m.onnx"):
+    ways = {"AutoCast": made(*theirs), "auto": made(*ours), "O2": made(*ours)}
+    return {"model": name, "bytes": 1_000_000, "source": "", "ways": ways}
+
+
+def test_the_page_is_made_of_its_files():
+    assert bench_autocast.PAGE.read_text("utf-8") == bench_autocast.page()
+
+
+# Ours and theirs, each a share and an error -> whether ours is behind.
+CASES = {
+    "a larger share": ((0.9, 0.002), (0.8, 0.001), False),
+    "the same share": ((0.899, 0.002), (0.9, 0.001), False),
+    "less, at a smaller error": ((0.5, 0.001), (0.9, 0.01), False),
+    "less, at the same error": ((0.5, 0.001), (0.9, 0.001), True),
+    "less, at nearly the same error": ((0.5, 0.00099), (0.9, 0.001), True),
+    "less, at a larger error": ((0.5, 0.002), (0.9, 0.001), True),
+    "less, where theirs is infinite": ((0.5, 0.002), (0.9, "infinite"), False),
+    "theirs has no network": ((0.5, 0.002), (None, 0.001), False),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs", "expected"), CASES.values(), ids=CASES)
+def test_where_ours_is_behind(ours, theirs, expected):
+    assert is_behind(row(ours, theirs), "auto") is expected
+
+
+def test_a_smaller_share_is_explained_once_in_its_section():
+    text = page([row((0.5, 0.002), (0.9, 0.001), "a/behind.onnx"), row((0.5, 0.001), (0.9, 0.01), "a/ahead.onnx")])
+    behind, ahead = text.index("## Where the share is smaller at no"), text.index("## Where the share is smaller at a")
+    every = text.index("## All models")
+    assert "| a/behind.onnx | auto | 0.50, 0.90 | 0.002, 0.001 | 0.002, 0.001 | 2: bound … of … becomes … |" in text
+    assert behind < text.index("a/behind.onnx | auto") < ahead < text.index("a/ahead.onnx | auto") < every
+    assert "| smaller share than AutoCast's at no smaller error |  | 1 | 1 |" in text
+
+
+def test_what_did_not_convert_or_build_is_in_the_table_of_all_alone():
+    broken = row((0.5, 0.002), (0.9, 0.001), "a/broken.onnx")
+    broken["ways"]["AutoCast"] = {"refused": "IndexError: list index out of range"}
+    refused = row((0.5, 0.002), (0.9, 0.001), "a/refused.onnx")
+    refused["ways"]["AutoCast"] = made(0.9, None, fault="no kernel")
+    text = page([row((0.9, 0.001), (0.8, 0.01)), broken, refused, {"model": "a/none.onnx", "bytes": 1, "ways": {}}])
+    assert "Of 3 models the builder takes 3 in float32. AutoCast converts 2 of these." in text
+    assert "about the 1 of which every file is built" in text
+    assert "| built, of 3 | 1 | 3 | 3 |" in text
+    assert "| a/broken.onnx | 1.0 | no file | 0.50, 0.002 (0.002), 1.0 s |" in text
+    assert "| 0.90, - (-), 1.0 s x |" in text
+    assert text.endswith("float32 does not run here: a/none.onnx.\n")
