@@ -340,8 +340,8 @@ def _keeps_order(node: ir.Node, shape: tuple[int, ...]) -> bool:
 
 
 def _is_one_piece(source: tuple[int, ...], taken: tuple[int, ...]) -> bool:
-    """Whether a slice is one stretch of memory: all before the sliced dimension is 1, all behind it whole."""
+    """Whether a slice is one stretch of memory: all before the last sliced dimension is 1, all behind it whole."""
     if not source:
         return False
     cut = [index for index, (size, part) in enumerate(zip(source, taken, strict=False)) if size != part]
-    return len(source) == len(taken) and len(cut) <= 1 and math.prod(taken[: cut[0] if cut else 0]) == 1
+    return len(source) == len(taken) and math.prod(taken[: cut[-1] if cut else 0]) == 1

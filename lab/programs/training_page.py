@@ -57,9 +57,11 @@ PREDICTED = """
 ## Predicted milliseconds
 
 Ours: [prices](../concepts/prices.md) of the kernels that ONNX Runtime launches on an H100, scaled for the other
-devices; the host asks for one kernel after the other and runs ahead of slow ones. In the last column a CUDA graph
-replays the whole step, and the host asks once. PyTorch's kernels have no prices: theirs is a roofline over bytes and
-operations, which is too short, so the two cannot be compared. [What an H100 took](gpu.md) of both was measured.
+devices; the host asks for one kernel after the other and runs ahead of slow ones. In the column "graph" a CUDA graph
+replays the whole step, and the host asks once. "Busy" is what the kernels take, and "exact float32" what they take if
+nothing is multiplied in TF32, which is what RAF's document compares with. PyTorch's kernels have no prices: theirs is a
+roofline over bytes and operations, which is too short, so the two cannot be compared. [What an H100 took](gpu.md) of
+both was measured.
 
 """
 LEFT = """

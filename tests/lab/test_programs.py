@@ -69,7 +69,8 @@ def test_views_and_empty_tensors_are_no_operators():
 
 
 def step_record(launches: int, operators: dict[str, int]) -> dict:
-    predicted = {name: {"ms": 1.0, "graph_ms": 0.5} for name in training_page.DEVICES}
+    times = {"ms": 1.0, "graph_ms": 0.5, "busy_ms": 0.4, "exact_busy_ms": 0.6}
+    predicted = dict.fromkeys(training_page.DEVICES, times)
     return {
         "launches": launches,
         "casts": operators.get("Cast", 0),
