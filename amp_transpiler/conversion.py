@@ -510,6 +510,7 @@ def _finishing_passes(program: Program, policy: Policy) -> list[PassFor]:
         guard,
         PassFor({"Sigmoid", "Add"}, lambda: passes.PartFusions(_parted_kernels(policy))),
         *(_spelling_passes() if spells else ()),
+        PassFor({"GroupQueryAttention"}, lambda: passes.GuardCaches()),
         PassFor({"Transpose"}, lambda: passes.GuardTransposes()),
         PassFor({"Transpose"}, lambda: passes.GuardVectors()),
         PassFor({"BatchNormalization"}, lambda: training_passes.GuardStatistics()),

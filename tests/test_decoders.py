@@ -1,12 +1,18 @@
 """Decoders of language models as the builders of generative models write them, converted with low caches."""
 
 import collections
+import json
+import subprocess
+import sys
 
 import numpy as np
 import onnx
 import pytest
 
 import amp_transpiler as amp
+from amp_transpiler.passes.guard_caches import GuardCaches
+from amp_transpiler.passes.manager import PassResult
+from tests.counted import SCRIPT
 from tests.decoders import Decoder, feeds
 from tests.support import LIMITS, NUMPY, run
 
@@ -84,3 +90,41 @@ def test_caches_keep_their_type_unless_asked():
     types = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     assert types == {onnx.TensorProto.INT64, onnx.TensorProto.FLOAT}
     assert {row.precision for row in report.decisions if row.op == ATTENTION} == {"float16"}
+
+
+STEPS = {"token": {"length": 1, "past": 4}, "prompt": {"length": 3, "past": 0}}
+
+
+def saved(folder, model, step):
+    """Write a model and the inputs of a step; return what `launches.py count` takes."""
+    np.savez(folder / "step.npz", **step)
+    onnx.save(model, folder / "decoder.onnx")
+    return [folder / "decoder.onnx", "--feeds", str(folder / "step.npz")]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("caches", ["float32", "low"])
+def test_each_step_runs_on_cuda(counted, tmp_path, caches, step):
+    """With float32 caches, too, whose casts ONNX Runtime would have share their memory with what grows."""
+    model = Decoder().build()
+    keep = True if caches == "float32" else names_kept(model)
+    converted = amp.transpile(model, keep_io_types=keep, prefer="size", verify=False).program.to_onnx()
+    counts = counted.model(*saved(tmp_path, converted, feeds(model, **STEPS[step])))
+    assert counts["fused"]["GroupQueryAttention"] == 2
+    assert "GroupQueryAttention" not in counts["cpu_ops"]
+    # The logits and, unless they are low, four caches before and after; those before the prompt are empty. One cast
+    # makes int32 of the lengths.
+    casts = {"low": 1, "float32": 9 if step == "token" else 5}[caches]
+    assert counts["kinds"]["cast"] == casts + 1
+
+
+def test_a_cast_cache_that_grows_fails_without_its_guard(tmp_path, monkeypatch):
+    monkeypatch.setattr(GuardCaches, "call", lambda _, model: PassResult(model, modified=False))
+    model = Decoder().build()
+    converted = amp.transpile(model, prefer="size", verify=False).program.to_onnx()
+    path, *options = saved(tmp_path, converted, feeds(model, **STEPS["token"]))
+    command = [sys.executable, SCRIPT, "count", "--json", *options, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 3:
+        pytest.skip(f"launches: {done.stderr.strip()}")
+    assert "Shape mismatch attempting to re-use buffer" in json.loads(done.stdout)["error"]
