@@ -128,3 +128,22 @@ def test_a_cast_cache_that_grows_fails_without_its_guard(tmp_path, monkeypatch):
     if done.returncode == 3:
         pytest.skip(f"launches: {done.stderr.strip()}")
     assert "Shape mismatch attempting to re-use buffer" in json.loads(done.stdout)["error"]
+
+
+@pytest.mark.parametrize("caches", ["float32", "low"])
+@pytest.mark.parametrize("form", FORMS)
+def test_no_decoder_is_predicted_slower_than_its_source(form, caches):
+    """CUDA has GroupQueryAttention in 16 bits only, so a float32 source waits for copies to the CPU and back.
+
+    Of packed projections these are few; casts of four small caches cost as much as they do.
+    """
+    model = Decoder(**FORMS[form]).build()
+    keep = True if caches == "float32" else names_kept(model)
+    dims = {"sequence_length": 1, "past_sequence_length": 127, "total_sequence_length": 128}
+    report = amp.transpile(model, keep_io_types=keep, dims=dims, verify=False)
+    times = report.known_times()
+    if (form, caches) == ("packed projections", "float32"):
+        assert times.result == times.fp32
+        return
+    assert {row.precision for row in report.decisions if row.op == ATTENTION} == {"float16"}
+    assert times.result < times.fp32

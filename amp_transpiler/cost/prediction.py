@@ -24,14 +24,16 @@ class Kernel:
     Attributes:
         seconds: that the device takes, with the gap before the next kernel.
         calls: of the host.
+        waits: whether the host waits for its end.
     """
 
     seconds: float
     calls: int
+    waits: bool = False
 
     def alone(self, launch: float) -> float:
-        """Return its time or that of its calls, `launch` seconds each, whichever is longer."""
-        return max(self.seconds, self.calls * launch)
+        """Return its time or that of its calls, `launch` seconds each, whichever is longer; both if the host waits."""
+        return self.seconds + self.calls * launch if self.waits else max(self.seconds, self.calls * launch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = Fals
         if not cuda_graph:
             asked += kernel.calls * launch
         done = max(done, asked) + kernel.seconds
+        asked = max(asked, done) if kernel.waits else asked
     return done + (launch if cuda_graph else 0.0)
 
 
@@ -240,6 +243,6 @@ def kernel_of(cost: NodeCost, device: Device, gap: float | None = None) -> Kerne
         device: where it runs.
         gap: seconds between two kernels; those of a run without a CUDA graph if it is left out.
     """
-    calls = max(1, cost.launches + bool(cost.copied))
+    calls = max(1, cost.launches + bool(cost.copied) + cost.waits)
     gap = price_list().gap if gap is None else gap
-    return Kernel(sum(seconds_of(work, device) for work in cost.kernels) + calls * gap, calls)
+    return Kernel(sum(seconds_of(work, device) for work in cost.kernels) + calls * gap, calls, cost.waits > 0)
