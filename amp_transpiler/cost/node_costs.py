@@ -82,6 +82,7 @@ def traffic(
     tf32: bool = True,
     fuse: bool = False,
     written: bool = False,
+    spreads_biases: bool = False,
 ) -> list[NodeCost]:
     """Return the cost of every node, bodies' nodes included, in the model's order.
 
@@ -95,9 +96,10 @@ def traffic(
         fuse: whether ONNX Runtime is yet to optimize the model: what it fuses counts as one node, the one that computes
             most, and what it folds as nothing. Otherwise everything is counted as it stands.
         written: whether this package will write the file, with all shapes: ONNX Runtime fuses more where it knows them.
+        spreads_biases: whether biases of batches of rows become part of a Gemm; see `plan_of`.
     """
-    sizes = sizes_of(model, dims)
-    plan = plan_of((scope.graph for scope in scopes(model)), sizes, written=written) if fuse else NO_PLAN
+    sizes, graphs = sizes_of(model, dims), (scope.graph for scope in scopes(model))
+    plan = plan_of(graphs, sizes, written=written, spreads_biases=spreads_biases) if fuse else NO_PLAN
     return costs_of(model, sizes, plan, tf32=tf32)
 
 
