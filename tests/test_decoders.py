@@ -7,14 +7,15 @@ import sys
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.passes.guard_caches import GuardCaches
 from amp_transpiler.passes.manager import PassResult
 from tests.counted import SCRIPT
-from tests.decoders import Decoder, feeds
-from tests.support import LIMITS, NUMPY, run
+from tests.decoders import HEAD, KV_HEADS, Decoder, feeds
+from tests.support import LIMITS, NUMPY, open_ort, run
 
 FORMS = {
     "rotary inside attention": {},
@@ -147,3 +148,45 @@ def test_no_decoder_is_predicted_slower_than_its_source(form, caches):
         return
     assert {row.precision for row in report.decisions if row.op == ATTENTION} == {"float16"}
     assert times.result < times.fp32
+
+
+def stepped(session, model, *, capacity):
+    """Run a prompt and three tokens; return their logits. Caches are one shared buffer, unless `capacity` is 0."""
+    names = [value.name for value in model.graph.input if value.name.startswith("past_")]
+    shape = (1, KV_HEADS, capacity, HEAD)
+    shared = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float16)) for name in names}
+    tokens, logits = np.array([[7, 3, 11]]), []
+    for total in (3, 4, 5, 6):
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", tokens)
+        binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
+        for name in names:
+            binding.bind_ortvalue_input(name, shared[name])
+        for output in session.get_outputs():
+            before = shared.get(output.name.replace("present", "past_key_values"))
+            if before is not None and capacity:
+                binding.bind_ortvalue_output(output.name, before)
+            else:
+                binding.bind_output(output.name)
+        session.run_with_iobinding(binding)
+        results = dict(zip((output.name for output in session.get_outputs()), binding.get_outputs(), strict=True))
+        shared = {name: results[name.replace("past_key_values", "present")] for name in names}
+        logits.append(results["logits"].numpy())
+        tokens = logits[-1][:, -1:].argmax(-1)
+    return logits
+
+
+@pytest.mark.parametrize("form", ["rotary inside attention", "quantised weights", "packed projections"])
+def test_a_shared_buffer_of_low_caches_gives_what_growing_ones_do(form):
+    """`past_present_share_buffer`: names, sizes and lengths are those of the source, in float16."""
+    model = Decoder(**FORMS[form]).build()
+    converted = amp.transpile(model, keep_io_types=names_kept(model), verify=False).program.to_onnx()
+    ports = [(*proto.graph.input, *proto.graph.output) for proto in (model, converted)]
+    for before, after in zip(*ports, strict=True):
+        old, new = before.type.tensor_type, after.type.tensor_type
+        assert (before.name, old.shape) == (after.name, new.shape)
+        is_cache = before.name.startswith(("past_", "present."))
+        assert new.elem_type == (onnx.TensorProto.FLOAT16 if is_cache else old.elem_type)
+    session = open_ort(converted, optimized=True)
+    for shared, grown in zip(stepped(session, model, capacity=8), stepped(session, model, capacity=0), strict=True):
+        np.testing.assert_array_equal(shared, grown)
