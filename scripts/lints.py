@@ -55,6 +55,7 @@ MANY_ROWS = 2000  # dot products that keep a whole GPU busy
 GFLOP = 10**9
 ALIGNED = {"float16": 8, "bfloat16": 8, "float32": 4}  # elements in 16 bytes
 LARGEST_KERNEL = 11  # of a convolution in a forward pass, such as AlexNet's
+MANY_RESULTS = 64 * 8192  # of a convolution: blocks of threads for half of a GPU, each with 8192
 MOVES = frozenset(
     "Cast Concat DequantizeLinear Expand Flatten Identity Pad Reshape Slice Split Squeeze Transpose Unsqueeze".split()
 )
@@ -125,14 +126,15 @@ def long_dot_products(ran: Ran) -> Iterator[str]:
 
 
 def huge_kernels(ran: Ran) -> Iterator[str]:
-    """Yield the convolutions with a large kernel that the run computes: the gradient of a plane is one."""
+    """Yield the convolutions of few results with a large kernel that is computed: the gradient of a plane is one."""
     for graph in ran.graphs:
         for node in graph.graph.all_nodes():
             if node.op_type not in ("Conv", "FusedConv", "NhwcConv"):
                 continue
             kernel = _kernel(node)
             known = bool(kernel) and min(kernel) > 0
-            if known and max(kernel) <= LARGEST_KERNEL:
+            is_small = known and max(kernel) <= LARGEST_KERNEL
+            if is_small or math.prod(_shape(node.outputs[0])) >= MANY_RESULTS:
                 continue
             if _computed(node.inputs[1]):
                 size = kernel if known else "of unknown size"
@@ -208,7 +210,7 @@ LINTS: Mapping[str, Lint] = {
         long_dot_products,
     ),
     "huge kernel": Lint(
-        f"a convolution with a computed kernel above {LARGEST_KERNEL}",
+        f"a convolution with a computed kernel above {LARGEST_KERNEL} and fewer than {MANY_RESULTS} results",
         "the gradient of a weight as a convolution with a whole plane for a kernel: 3 to 5 thread blocks on 132 "
         "processors, 2.5 ms each for planes of 56 x 56; with many outputs, as for planes of 14 x 14, less is lost",
         huge_kernels,

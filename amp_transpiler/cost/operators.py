@@ -343,13 +343,26 @@ def in_place(node: ir.Node) -> bool:
     """Return whether a scatter overwrites its first input: a result in separate memory that nothing else reads.
 
     A look-up may read it too: it runs first, since it was written first. ONNX Runtime's ScatterElements always copies.
+    A view that nothing else reads hides nothing: its source is overwritten.
     """
     first = node.inputs[0]
+    while first is not None and _is_own_view(first):
+        view = first.producer()
+        first = None if view is None else view.inputs[0]
     producer = None if first is None else first.producer()
     if node.op_type != "ScatterND" or first is None or producer is None or producer.op_type in ALIASES:
         return False
     readers = [use.node for use in first.uses() if use.node.op_type != "GatherElements"]
     return len(readers) == 1 and not first.is_graph_output()
+
+
+def _is_own_view(value: ir.Value) -> bool:
+    """Whether a value is a view that one node reads, of a value that only the view reads."""
+    node = value.producer()
+    if node is None or node.op_type not in ALIASES or node.op_type == "Identity" or value.is_graph_output():
+        return False
+    source = node.inputs[0]
+    return len(value.uses()) == 1 and source is not None and len(source.uses()) == 1 and not source.is_graph_output()
 
 
 def _keeps_order(node: ir.Node, shape: tuple[int, ...]) -> bool:

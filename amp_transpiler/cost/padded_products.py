@@ -19,7 +19,7 @@ from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.targets.devices import Device
 
-__all__ = ["Padding", "paddings"]
+__all__ = ["Padding", "padded_width", "paddings"]
 
 _TILE = 64  # columns that a kernel for tensor cores computes together
 _TYPE_NAMES = {"float32": "float"}  # where ONNX's text differs
@@ -101,14 +101,14 @@ def _worth(products: list[tuple[ir.Node, ir.Value]], sizes: Sizes, low: LowForma
     for node, weight in products:
         inner, columns = _sides(node, weight)
         rows = math.prod((sizes.shape(node.outputs[0]) or ())[:-1])
-        width = _width(columns, ALIGNED[low.name])
+        width = padded_width(columns, ALIGNED[low.name])
         before = _seconds((rows, inner, columns), columns, low, device)
         saved = before - _seconds((rows, inner, columns), width, low, device)
         if saved > 0.0:
             yield Padding(node, columns, width, saved)
 
 
-def _width(columns: int, aligned: int) -> int:
+def padded_width(columns: int, aligned: int) -> int:
     """Return how many columns a weight should have: whole tiles where those are hardly more."""
     tiles = math.ceil(columns / _TILE) * _TILE
     return tiles if tiles <= columns * 1.01 else math.ceil(columns / aligned) * aligned

@@ -1,4 +1,4 @@
-"""The cross entropy of scores and labels by the label's margin: nothing as large as the scores is made in float32."""
+"""The cross entropy of 16-bit scores and labels: nothing as large as the scores is made in float32."""
 
 from __future__ import annotations
 
@@ -9,30 +9,26 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 
-__all__ = ["Margin", "label_margin", "narrow_scores"]
+__all__ = ["SampleLosses", "narrow_scores", "sample_losses"]
 
-_LOWEST = -65504.0  # of float16, about: a score that takes no part in a sum of exponentials
 _LEAST = 1e-38  # of bfloat16, about: the probability that stands for 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Margin:
-    """How a label compares with all other classes together, for each sample.
+class SampleLosses:
+    """The cross entropy of each sample, and its gradient.
 
     Attributes:
-        value: float32, `m - s`: the logarithm of the sum of the others' exponentials, less the label's score. The cross
-            entropy is `softplus` of it.
-        slopes: the gradient of the cross entropy by the scores, in their type and shape, but for `factor`.
-        factor: float32, what the slopes are to be multiplied with; None for nothing.
+        value: float32, the axis of the classes of size 1.
+        slopes: the gradient of `value` by the scores, in their type and shape.
     """
 
     value: ir.Value
     slopes: ir.Value
-    factor: ir.Value | None
 
 
 def narrow_scores(scores: ir.Value) -> ir.Value | None:
-    """Return 16-bit scores, or those that were cast to float32; None for others, which `label_margin` is not for.
+    """Return 16-bit scores, or those that were cast to float32; None for others, which `sample_losses` is not for.
 
     Of float32 scores nothing is gained; and where they become low later, so would the numbers of single samples.
     """
@@ -47,11 +43,8 @@ def narrow_scores(scores: ir.Value) -> ir.Value | None:
     return scores if fits else None
 
 
-def label_margin(builder: GraphBuilder, scores: ir.Value, labels: ir.Value, left_out: ir.Value | None) -> Margin:
-    """Compare the label of each sample with all other classes together.
-
-    No probability near 1 is rounded to 16 bits and then subtracted from 1: what is left of a sure label's loss and
-    gradient would be lost.
+def sample_losses(builder: GraphBuilder, scores: ir.Value, labels: ir.Value, left_out: ir.Value | None) -> SampleLosses:
+    """Compute the cross entropy of each sample, with kernels that are fast on CUDA for many classes.
 
     Args:
         builder: appends the nodes.
@@ -61,27 +54,31 @@ def label_margin(builder: GraphBuilder, scores: ir.Value, labels: ir.Value, left
     """
     if left_out is not None:
         scores = builder.where(left_out, 0.0, scores)
-    compare = _by_shares if scores.dtype == ir.DataType.FLOAT16 else _by_probabilities
-    return compare(builder, scores, labels)
+    compute = _by_logarithms if scores.dtype == ir.DataType.FLOAT16 else _by_probabilities
+    return compute(builder, scores, labels)
 
 
-def _by_shares(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> Margin:
-    """Compute the margin in float16, where small numbers are lost: shares among the others are always of order 1.
+def _by_logarithms(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> SampleLosses:
+    """Compute the losses in float16 from the label's log probability, which has digits where its probability is near 1.
 
-    Their sum's logarithm is the largest score less the logarithm of its share: the largest share has the most digits.
+    A loss is rounded to float16, so it is off by 2^-11 of itself, and is 0 below 3e-8. The gradient at the label,
+    `exp(-loss) - 1`, is computed in float32 from it. No maximum is asked for: ONNX Runtime's is serial in a row on CUDA
+    and makes a float32 copy of the scores.
     """
-    label_scores = builder.op("GatherElements", [scores, labels], {"axis": 1})
-    others = _write(builder, scores, labels, _spread(builder, _LOWEST, scores, labels))
-    # At once: nothing reads `others` for long.
-    surplus = builder.sub(_largest(builder, others), builder.high(label_scores))
-    shares = builder.op("Softmax", [others], {"axis": 1})
-    slopes = _write(builder, shares, labels, _spread(builder, -1.0, scores, labels))
-    margin = builder.sub(surplus, builder.op("Log", [_largest(builder, slopes)]))
-    return Margin(margin, slopes, builder.op("Sigmoid", [margin]))
+    likely = builder.op("LogSoftmax", [scores], {"axis": 1})
+    label_likely = builder.high(builder.op("GatherElements", [likely, labels], {"axis": 1}))
+    slopes = builder.sub(builder.op("Exp", [label_likely]), 1.0)
+    probabilities = builder.op("Softmax", [scores], {"axis": 1})
+    return SampleLosses(
+        builder.neg(label_likely), _write(builder, probabilities, labels, builder.cast(slopes, scores.dtype))
+    )
 
 
-def _by_probabilities(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> Margin:
-    """Compute the margin in bfloat16: it has small numbers, but no maximum on CUDA, so a product sums the others."""
+def _by_probabilities(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> SampleLosses:
+    """Compute the losses in bfloat16: it has too few digits for logarithms, and small numbers for all other classes.
+
+    No probability near 1 is subtracted from 1: a product sums those of all other classes.
+    """
     probabilities = builder.op("Softmax", [scores], {"axis": 1})
     label_probabilities = builder.maximum(
         builder.high(builder.op("GatherElements", [probabilities, labels], {"axis": 1})), _LEAST
@@ -92,11 +89,7 @@ def _by_probabilities(builder: GraphBuilder, scores: ir.Value, labels: ir.Value)
     rest = builder.matmul(others, ones)
     slopes = _write(builder, others, labels, builder.neg(rest))
     margin = builder.sub(builder.op("Log", [builder.high(rest)]), builder.op("Log", [label_probabilities]))
-    return Margin(margin, slopes, None)
-
-
-def _largest(builder: GraphBuilder, values: ir.Value) -> ir.Value:
-    return builder.high(builder.reduce("ReduceMax", values, [1], low=True))
+    return SampleLosses(builder.op("Softplus", [margin]), slopes)
 
 
 def _write(builder: GraphBuilder, data: ir.Value, labels: ir.Value, numbers: ir.Value) -> ir.Value:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_of
 
-__all__ = ["GRADIENT_KEY", "MarkedGradient", "marked_gradients", "marks", "result"]
+__all__ = ["GRADIENT_KEY", "MarkedGradient", "has_marks", "marked_gradients", "marks", "result"]
 
 GRADIENT_KEY = "amp_transpiler.gradient"  # metadata: which gradient the node is part of
 _RESULT_KEY = "amp_transpiler.gradient_of_input"  # metadata: the input whose gradient the node makes
@@ -34,7 +34,7 @@ def result(value: ir.Value, index: int) -> None:
     node.metadata_props[_RESULT_KEY] = str(index)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class MarkedGradient:
     """The nodes of a gradient that nothing else reads into.
 
@@ -51,6 +51,11 @@ class MarkedGradient:
     def before(self, value: ir.Value) -> ir.Node:
         """Return the first node that reads `value`, in front of which everything that is read has been made."""
         return next(node for node in self.nodes if value in node.inputs)
+
+
+def has_marks(model: ir.Model) -> bool:
+    """Whether a model has marked gradients."""
+    return any(GRADIENT_KEY in node.metadata_props for node in model.graph)
 
 
 def marked_gradients(graph: ir.Graph) -> list[MarkedGradient]:

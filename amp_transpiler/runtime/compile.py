@@ -22,7 +22,6 @@ from amp_transpiler.program.assemble import Assembled, assemble
 from amp_transpiler.program.low_values import has_low_values
 from amp_transpiler.program.packed_state import Stack
 from amp_transpiler.program.program import Program
-from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import gemm_option
@@ -36,12 +35,17 @@ from amp_transpiler.runtime.step_graphs import StepGraph, open_capturing
 from amp_transpiler.runtime.step_options import StepOptions
 from amp_transpiler.training_passes import (
     AddInPlace,
+    ComputeLate,
+    FreeUnread,
     FuseBiases,
     PlainForCpu,
+    ReduceInStages,
+    ShortenScatters,
     SimplifyConcats,
     SliceKnownRows,
     SplitScatters,
 )
+from amp_transpiler.training_passes.alive import Memory
 
 __all__ = ["CompiledStep", "Watch", "compile_step", "open_ready", "open_step"]
 
@@ -133,6 +137,7 @@ def compile_step(
         worth=worth_on(place),
         recompute=options.recompute,
         weight_gradients=options.formulation(place),
+        tensor_cores=not place.in_main_memory,
     )
     step = open_ready(ready, place, options)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite, known=known)
@@ -236,7 +241,10 @@ def _for_place(
     if lean and fuse:  # not where it is emulated: a fused operator would round less often
         PassManager([SliceKnownRows(), SimplifyConcats(), FuseSkipNorms()])(model)
     if lean and not place.in_main_memory:
-        PassManager([FuseBiases(), AddInPlace()])(model)
+        infer_shapes(model)
+        PassManager([ReduceInStages(), ShortenScatters(), FuseBiases(), AddInPlace(), ComputeLate()])(model)
+    if lean:
+        PassManager([FreeUnread()])(model)
     return model, fuse
 
 

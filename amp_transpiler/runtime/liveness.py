@@ -8,9 +8,9 @@ from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.program.assemble import assemble
 from amp_transpiler.program.program import Program
-from amp_transpiler.runtime.alive import Memory, bytes_of, reads
 from amp_transpiler.runtime.lowering import compute_again, lower, split_large
 from amp_transpiler.training_passes import is_recompute_asked
+from amp_transpiler.training_passes.alive import Memory, bytes_of, reads
 
 __all__ = ["kept_bytes", "live_bytes"]
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.autodiff import expand_gradients
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
+from amp_transpiler.graph.marked_gradients import has_marks
 from amp_transpiler.graph.roles import has_backward_pass
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.types import propagate_types
@@ -42,8 +43,10 @@ from amp_transpiler.training_passes import (
     MeanByProducts,
     MergeEqual,
     MoveRowFactors,
+    PadClasses,
     PadInLow,
     PlaceCasts,
+    PointwiseProducts,
     ReadUnrounded,
     Recompute,
     SplitRows,
@@ -77,13 +80,14 @@ def ready_to_open(
     recompute: bool = False,
     by_rows: bool = True,
     weight_gradients: Formulation = "convolution",
+    tensor_cores: bool = False,
 ) -> Assembled:
     """Give an assembled model, which is changed, the shapes that are fed, and lower it; see `compile_step`.
 
     With `worth`, the updates of equal parameters are computed together where that pays. Activations are computed again
     with `recompute`, or if the program asks for it. Without `by_rows` batch statistics are computed as means, which
     processes that share a batch can average. `weight_gradients` is the formulation of convolutions' weight gradients;
-    see `training_passes.WeightGradients`.
+    see `training_passes.WeightGradients`. With `tensor_cores` products are widened where these like that.
     """
     specialise(assembled.model, shapes)
     expand_gradients(assembled.model)
@@ -91,13 +95,17 @@ def ready_to_open(
     ReadUnrounded()(assembled.model)
     if worth is not None:  # first: the optimizer is most of the nodes, and less is left to do for the others
         assembled = group_updates(assembled, worth)
-    if by_rows and any(node.op_type == "BatchNormalization" for node in assembled.model.graph):
+    if (by_rows and _has_batch_norm(assembled.model)) or (weight_gradients == "priced" and has_marks(assembled.model)):
         infer_shapes(assembled.model)
     assembled = lower(assembled, by_rows=by_rows, weight_gradients=weight_gradients)
-    split_large(assembled.model)
+    split_large(assembled.model, tensor_cores=tensor_cores)
     if recompute or is_recompute_asked(assembled.model):
         compute_again(assembled.model)
     return assembled
+
+
+def _has_batch_norm(model: ir.Model) -> bool:
+    return any(node.op_type == "BatchNormalization" for node in model.graph)
 
 
 def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formulation = "convolution") -> Assembled:
@@ -132,15 +140,20 @@ def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
     return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)
 
 
-def split_large(model: ir.Model) -> None:
-    """Infer the shapes of a training step; use them to fuse products, and to split what turns out to be large."""
+def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
+    """Infer the shapes of a training step; use them to widen and fuse products, and to split what turns out large."""
     if not has_backward_pass(model):
         return
     infer_shapes(model)
-    if has_low_values(Program(model)):
+    is_low = has_low_values(Program(model))
+    if is_low:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
-        PassManager([*joined, MoveRowFactors(), CastTogether(), SplitRows()])(model)
-    PassManager([FuseProducts(), WriteInPlace()])(model)
+        PassManager([*joined, MoveRowFactors()])(model)
+    if tensor_cores:
+        PassManager([MoveRowFactors(float32=True), PadClasses()])(model)
+    if is_low:
+        PassManager([CastTogether(), SplitRows()])(model)
+    PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)
 
 
 def compute_again(model: ir.Model) -> None:

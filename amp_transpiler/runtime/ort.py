@@ -40,6 +40,9 @@ _FATAL = 4  # the log severity above errors: ONNX Runtime raises every error, so
 _BROKEN_OPTIMIZERS = ("DivMulFusion",)
 _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
 _MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
+# In steps, ready nodes run in the order of their numbers. What these put in place of others gets the last numbers: it
+# runs when no other node can, and what is computed for it stays in memory.
+_DELAYING_OPTIMIZERS = ("ReshapeFusion", "TransposeOptimizer")
 # Each of them looks at every node and at every output of the graph, again and again, for what a step has none of once
 # it is lowered: quantization, open sizes, shapes that are computed.
 IDLE_OPTIMIZERS = (
@@ -168,7 +171,8 @@ class SessionSettings:
         transposes = () if self.fuse_transposes else _TRANSPOSING_OPTIMIZERS
         merging = _MERGING_OPTIMIZERS if self.lean else ()
         idle = IDLE_OPTIMIZERS if self.quick else ()
-        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle, *self.disabled]
+        delaying = _DELAYING_OPTIMIZERS if self.lean and not self.quick else ()
+        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle, *delaying, *self.disabled]
 
 
 _DEFAULTS = SessionSettings()

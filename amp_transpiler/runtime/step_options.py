@@ -65,7 +65,7 @@ class StepOptions:
 
     def formulation(self, place: Place) -> Formulation:
         """Return the formulation of weight gradients on a place."""
-        return "convolution" if self.weight_gradients == "auto" and not place.emulates_low else self.weight_gradients
+        return "priced" if self.weight_gradients == "auto" and not place.emulates_low else self.weight_gradients
 
     def provider(self, place: Place) -> tuple[tuple[str, str], ...]:
         """Return the provider options of a session of a step, as pairs."""

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
     from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
+    from amp_transpiler.training_passes.compute_late import ComputeLate as ComputeLate
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
+    from amp_transpiler.training_passes.free_unread import FreeUnread as FreeUnread
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
     from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
     from amp_transpiler.training_passes.group_plan import (
@@ -32,15 +34,19 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.mean_by_products import MeanByProducts as MeanByProducts
     from amp_transpiler.training_passes.merge_equal import MergeEqual as MergeEqual
     from amp_transpiler.training_passes.move_row_factors import MoveRowFactors as MoveRowFactors
+    from amp_transpiler.training_passes.pad_classes import PadClasses as PadClasses
     from amp_transpiler.training_passes.place_casts import VIEWS as VIEWS, PlaceCasts as PlaceCasts
     from amp_transpiler.training_passes.plain_for_cpu import PlainForCpu as PlainForCpu
+    from amp_transpiler.training_passes.pointwise_products import PointwiseProducts as PointwiseProducts
     from amp_transpiler.training_passes.read_unrounded import ReadUnrounded as ReadUnrounded
     from amp_transpiler.training_passes.recompute import (
         Recompute as Recompute,
         ask_for_recompute as ask_for_recompute,
         is_recompute_asked as is_recompute_asked,
     )
+    from amp_transpiler.training_passes.reduce_in_stages import ReduceInStages as ReduceInStages
     from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
+    from amp_transpiler.training_passes.shorten_scatters import ShortenScatters as ShortenScatters
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats
     from amp_transpiler.training_passes.slice_known_rows import SliceKnownRows as SliceKnownRows
     from amp_transpiler.training_passes.split_gemm_updates import SplitGemmUpdates as SplitGemmUpdates

@@ -17,27 +17,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.ops.schema import signature
+from amp_transpiler.training_passes.batch_norm_views import affine as affine_of_data
+from amp_transpiler.training_passes.contrib_node import CONTRIB, contrib
 
 __all__ = ["Rows", "affine", "can_be_rows", "gradients", "normalise"]
 
-_CONTRIB = "com.microsoft"
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _LAYER_NORM = 17  # the opset that brought LayerNormalization
-_UNIT_EPSILON = 1e-5  # with a variance that it makes 1
 _TINY = 1e-36  # in place of epsilon for gradients: it must be small beside the square of any, and not 0
 
 
 def can_be_rows(x: ir.Value, opset: int) -> bool:
     """Whether the data can be normalised by rows."""
-    mixes = all(signature(_CONTRIB, op, 1) is not None for op in ("HyperConnectionPostMix", "HyperConnectionPreMix"))
+    mixes = all(signature(CONTRIB, op, 1) is not None for op in ("HyperConnectionPostMix", "HyperConnectionPreMix"))
     has_sizes = is_static(x) and len(shape_of(x)) > 1 and math.prod(shape_of(x)) > 0
     return has_sizes and mixes and opset >= _LAYER_NORM and x.dtype in _TYPES
 
@@ -83,36 +82,24 @@ def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
     return Rows(shape, *outputs)
 
 
-def affine(builder: GraphBuilder, x: ir.Value, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
-    """Return the normalised `x`, whose rows these are, times `scale` plus `bias`, which are [C]: in its shape and type.
+def affine(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
+    """Return normalised data, whose rows are views, times `scale` plus `bias`, which are [C]: in their shape and type.
 
-    BatchNormalization with given statistics computes it in one kernel, whose factors have the type of the data. Where
-    rows are views, it takes the normalised ones. Otherwise it takes `x` itself, and nothing is copied; a mean in
-    16 bits is as far off as they are at that place. CUDA has none for bfloat16.
+    BatchNormalization with given statistics computes it in one kernel, whose factors have the type of the data. CUDA
+    has none for bfloat16.
     """
-    if x.dtype == ir.DataType.BFLOAT16:
-        return _affine_of_rows(builder, rows, scale, bias)
-    if rows.are_views:
-        data, factor, mean = builder.reshape(rows.values, rows.shape), scale, builder.constant(np.zeros(rows.channels))
-    else:
-        data, mean = x, builder.reshape(rows.mean, [-1])
-        factor = builder.reshape(_slope(builder, rows, scale), [-1])
-    epsilon = _UNIT_EPSILON
-    unit = builder.constant(np.full(rows.channels, 1 - epsilon), x.dtype)
-    inputs = [data, *(builder.cast(value, x.dtype) for value in (factor, bias, mean)), unit]
-    return builder.op("BatchNormalization", inputs, {"epsilon": epsilon})
-
-
-def _affine_of_rows(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
+    if rows.values.dtype != ir.DataType.BFLOAT16:
+        zeros = builder.constant(np.zeros(rows.channels))
+        return affine_of_data(builder, builder.reshape(rows.values, rows.shape), scale, bias, zeros)
     values = rows.values
     column = builder.reshape(scale, [rows.channels, 1])
     if scale.dtype == values.dtype:
         scaled = builder.mul(values, column)
     else:
         streams = builder.reshape(values, [rows.channels, 1, rows.count])
-        scaled = _contrib(builder, "HyperConnectionPreMix", [streams, column], {}, values)
+        scaled = contrib(builder, "HyperConnectionPreMix", [streams, column], {}, values.dtype, shape_of(values))
     shift = builder.reshape(builder.cast(bias, values.dtype), [rows.channels, 1])
-    return _from_rows(builder, builder.add(scaled, shift), rows.shape)
+    return builder.reshape(builder.add(scaled, shift), rows.shape)
 
 
 def _slope(builder: GraphBuilder, rows: Rows, scale: ir.Value) -> ir.Value:
@@ -150,8 +137,8 @@ def gradients(
 def _minus_product(builder: GraphBuilder, data: Rows, gradient: Rows) -> ir.Value:
     """Return minus the mean product of the two in each row: [C, 1], in float32."""
     sides = [builder.reshape(rows.values, [rows.channels, 1, rows.count]) for rows in (gradient, data)]
-    like = ir.Value(name="", type=data.values.type, shape=ir.Shape([data.channels, 1, 1]))
-    product = _contrib(builder, "FusedMatMul", sides, {"transB": 1, "alpha": -1.0 / data.count}, like)
+    attributes = {"transB": 1, "alpha": -1.0 / data.count}
+    product = contrib(builder, "FusedMatMul", sides, attributes, data.values.dtype, [data.channels, 1, 1])
     return builder.reshape(builder.high(product), [data.channels, 1])
 
 
@@ -159,9 +146,8 @@ def _of_data(builder: GraphBuilder, data: Rows, gradient: Rows, scale: ir.Value,
     gradient_factor = builder.div(_slope(builder, data, scale), gradient.inverse)
     data_factor = builder.reshape(builder.mul(gradient_factor, against), [data.channels, 1, 1])
     streams = builder.reshape(data.values, [data.channels, 1, data.count])
-    mixed = _contrib(
-        builder, "HyperConnectionPostMix", [streams, gradient.values, gradient_factor, data_factor], {}, streams
-    )
+    operands = [streams, gradient.values, gradient_factor, data_factor]
+    mixed = contrib(builder, "HyperConnectionPostMix", operands, {}, streams.dtype, shape_of(streams))
     return _from_rows(builder, mixed, data.shape)
 
 
@@ -178,31 +164,3 @@ def _from_rows(builder: GraphBuilder, rows: ir.Value, shape: Sequence[int]) -> i
     if n == 1 or c == 1:
         return builder.reshape(rows, shape)
     return builder.transpose(builder.reshape(rows, [c, n, *rest]), [1, 0, *range(2, 2 + len(rest))])
-
-
-def _contrib(
-    builder: GraphBuilder,
-    op_type: str,
-    inputs: Sequence[ir.Value],
-    attributes: Mapping[str, Any],
-    like: ir.Value,
-) -> ir.Value:
-    """Append an operator of ONNX Runtime, whose result has type and shape of `like`: ONNX cannot infer them."""
-    label = f"{builder.prefix}{op_type}"
-    value = ir.Value(name=builder.names.fresh(f"{label}_out0"), type=like.type, shape=ir.Shape(shape_of(like)))
-    node = ir.Node(
-        _CONTRIB,
-        op_type,
-        inputs,
-        list(ir.convenience.convert_attributes(dict(attributes))),
-        outputs=[value],
-        name=builder.names.fresh(label),
-        metadata_props=builder.node_metadata(),
-    )
-    builder.model.graph.opset_imports.setdefault(_CONTRIB, 1)
-    if builder.before is not None:
-        builder.graph.insert_before(builder.before, node)
-    else:
-        builder.graph.append(node)
-    builder.on_created([value])
-    return value

@@ -15,8 +15,10 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.batch_norm_rows import Rows, affine, can_be_rows, gradients, normalise
+from amp_transpiler.training_passes.batch_norm_forms import NormalizedBatch, cheapest_form
+from amp_transpiler.training_passes.batch_norm_rows import can_be_rows
 from amp_transpiler.training_passes.take_over import take_over
+from amp_transpiler.training_passes.unfelt_biases import take_unfelt_bias
 
 __all__ = ["LowerBatchNorm"]
 
@@ -34,7 +36,8 @@ class LowerBatchNorm(Pass[PassResult]):
     2. Statistics are taken in float32 (float64 for float64 data) from differences with the mean: the mean of squares
        minus the square of the mean cancels.
     3. Running statistics are `running * momentum + batch * (1 - momentum)`, with the population variance, in the types
-       declared for them; those of layers of one size are updated together.
+       declared for them; those of layers of one size are updated together. The bias of a convolution in front is left
+       out of it (see `unfelt_biases`), and added to the mean here.
     4. Where all sizes of X are known, it is normalised by rows (see `batch_norm_rows`), and so is the gradient in the
        backward pass, as far as the rule of BatchNormalization has written that and nothing has been put between.
     5. Otherwise mean and inverse deviation come from the node sequence that the backward pass uses too, so that ONNX
@@ -93,11 +96,12 @@ class _Scope:
         for node in nodes:
             x = _inputs(node)[0]
             builder = self._builder(node)
+            bias = take_unfelt_bias(node, self._gradients, self._builder)
             if self._by_rows and can_be_rows(x, builder.opset):
-                running = self._as_rows(node, builder)
+                running = self._as_rows(node, builder, bias)
                 groups.setdefault(_likeness(node), []).append(running)
             else:
-                _lower(node, builder)
+                _lower(node, builder, bias)
         for group in groups.values():
             for start in range(0, len(group), _MOST):
                 members = group[start : start + _MOST]
@@ -118,25 +122,27 @@ class _Scope:
             prefix=f"{like.name or like.op_type}/",
         )
 
-    def _as_rows(self, node: ir.Node, builder: GraphBuilder) -> _Running:
+    def _as_rows(self, node: ir.Node, builder: GraphBuilder, left_out: ir.Value | None) -> _Running:
         x, scale, bias, _, _ = _inputs(node)
-        rows = normalise(builder, x, _float(node, "epsilon", 1e-5))
+        assert x.dtype is not None
+        form = cheapest_form(shape_of(x), x.dtype, builder.opset)
+        normalized = form.normalise(builder, x, _float(node, "epsilon", 1e-5))
         if is_used(node.outputs[0]):
-            take_over(node.outputs[0], affine(builder, x, rows, scale, bias), builder.names)
+            take_over(node.outputs[0], normalized.affine(builder, scale, bias), builder.names)
         for gradient in self._gradients:
             g = gradient.reads - {x, scale}
             if {x, scale} <= gradient.reads | {scale} and len(g) == 1:
-                self._gradient(node, gradient, next(iter(g)), rows)
-        return _Running(node, rows.mean, rows.inverse)
+                self._gradient(node, gradient, next(iter(g)), normalized)
+        return _Running(node, _with_bias(builder, normalized.batch.mean, left_out), normalized.batch.inverse)
 
-    def _gradient(self, node: ir.Node, gradient: MarkedGradient, g: ir.Value, rows: Rows) -> None:
+    def _gradient(self, node: ir.Node, gradient: MarkedGradient, g: ir.Value, normalized: NormalizedBatch) -> None:
         """Rewrite a gradient of the node."""
         x, scale = _inputs(node)[:2]
-        if g.dtype != x.dtype or (g.shape is not None and is_static(g) and shape_of(g) != rows.shape):
+        if g.dtype != x.dtype or (g.shape is not None and is_static(g) and shape_of(g) != shape_of(x)):
             return
         builder = self._builder(gradient.before(g), node)
         builder.metadata.pop(GRADIENT_KEY)
-        results = gradients(builder, g, rows, scale, gradient.results)
+        results = normalized.gradients(builder, g, scale, gradient.results)
         for index, old in gradient.results.items():
             _stand_for(old, results[index], builder)
         for old_node in reversed(gradient.nodes):
@@ -196,7 +202,15 @@ def _has_output(node: ir.Node, index: int) -> bool:
     return index < len(node.outputs) and is_used(node.outputs[index])
 
 
-def _lower(node: ir.Node, builder: GraphBuilder) -> None:
+def _with_bias(builder: GraphBuilder, mean: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """Return the mean of the data with the bias that was left out of them: [C, 1] or [C]."""
+    if bias is None:
+        return mean
+    wide = builder.cast(bias, mean.dtype)
+    return builder.add(mean, builder.reshape(wide, [-1, 1]) if rank_of(mean) > 1 else wide)
+
+
+def _lower(node: ir.Node, builder: GraphBuilder, left_out: ir.Value | None) -> None:
     x, scale, bias, running_mean, running_var = _inputs(node)
     axes = [axis for axis in range(rank_of(x)) if axis != 1]
     high = builder.high(x)
@@ -214,7 +228,8 @@ def _lower(node: ir.Node, builder: GraphBuilder) -> None:
     for old, running, batch in zip(node.outputs[1:], (running_mean, running_var), (mean, var), strict=False):
         if is_used(old):
             decayed = builder.mul(builder.cast(running, high.dtype), momentum)
-            new = builder.add(decayed, builder.mul(builder.reshape(batch, [-1]), 1.0 - momentum))
+            share = _with_bias(builder, builder.reshape(batch, [-1]), left_out if batch is mean else None)
+            new = builder.add(decayed, builder.mul(share, 1.0 - momentum))
             take_over(old, builder.cast(new, old.dtype or running.dtype), builder.names)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_of
-from amp_transpiler.graph.cross_entropy import label_margin, narrow_scores
+from amp_transpiler.graph.cross_entropy import narrow_scores, sample_losses
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.tensors import content_of
@@ -32,7 +32,7 @@ class LowerLoss(Pass[PassResult]):
     ONNX Runtime has no kernel for them. It takes ONNX's definition instead, which moves the scores to another order of
     axes and back: two more tensors of their size, the largest of many a program.
 
-    1. The loss of scores is that of `graph.cross_entropy.label_margin`, from which the gradient is made, too. Of
+    1. The loss of scores is that of `graph.cross_entropy.sample_losses`, from which the gradient is made, too. Of
        log probabilities, and of scores whose log probabilities are wanted, the label's is picked where it is.
     2. Samples that are ignored count as class 0 and have the weight 0.
     3. What computes the same, once: the gradient and other losses over the same labels read it, too.
@@ -146,13 +146,18 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
     narrow = None if node.op_type != "SoftmaxCrossEntropyLoss" else narrow_scores(scores)
     wide = ir.DataType.FLOAT if scores.dtype in LOW_DTYPES else scores.dtype
     samples = _Samples.of(node, builder, wide)
-    if (len(node.outputs) > 1 and is_used(node.outputs[1])) or _has_log_softmax(scores):
+    log_is_read = len(node.outputs) > 1 and is_used(node.outputs[1])
+    if log_is_read or _has_log_softmax(scores):
         narrow = None
     if narrow is not None:
-        margin = label_margin(builder, narrow, samples.labels, samples.left_out)
-        results = [samples.reduced(node, builder, builder.op("Softplus", [margin.value]))]
+        computed = sample_losses(builder, narrow, samples.labels, samples.left_out)
+        results = [samples.reduced(node, builder, computed.value)]
     else:
-        likely = builder.high(scores)
+        likely = scores
+        if node.op_type == "SoftmaxCrossEntropyLoss" and samples.left_out is not None and not log_is_read:
+            scores = _chosen_scores(scores)
+            likely = builder.where(samples.left_out, 0.0, scores)
+        likely = builder.high(likely)
         if node.op_type == "SoftmaxCrossEntropyLoss":
             likely = builder.op("LogSoftmax", [likely], {"axis": 1})
         losses = builder.neg(builder.op("GatherElements", [likely, samples.labels], {"axis": 1}))
@@ -162,13 +167,33 @@ def _lower(node: ir.Node, builder: _Recorder) -> tuple[ir.Value, ir.Value] | Non
     for old, new in zip(node.outputs, results, strict=False):
         if is_used(old):
             take_over(old, builder.cast(new, old.dtype or scores.dtype), builder.names)
-    return None if narrow is None or samples.left_out is None else (narrow, samples.left_out)
+    if samples.left_out is None or log_is_read or node.op_type != "SoftmaxCrossEntropyLoss":
+        return None
+    return narrow or scores, samples.left_out
 
 
 def _has_log_softmax(scores: ir.Value) -> bool:
-    """Whether something reads the log probabilities of scores: a gradient that was made before the scores were low."""
-    wide = [use.node.outputs[0] for use in scores.uses() if use.node.op_type == "Cast"]
-    return any(use.node.op_type == "LogSoftmax" for value in (scores, *wide) for use in value.uses())
+    """Whether something reads float32 log probabilities: a gradient that was made before the scores were low."""
+    values = [scores, *filter(None, [_cast_source(scores)])]
+    for value in values:  # which grows
+        values += [use.node.outputs[0] for use in value.uses() if use.node.op_type in ("Cast", "Where")]
+    wide = [value for value in values if value.dtype not in LOW_DTYPES]
+    return any(use.node.op_type == "LogSoftmax" for value in wide for use in value.uses())
+
+
+def _chosen_scores(scores: ir.Value) -> ir.Value:
+    """Return the scores among which the gradient leaves samples out: float32, or 16-bit ones that they are cast from.
+
+    The loss reads the same node then.
+    """
+    source = _cast_source(scores)
+    chooses = [use for use in scores.uses() if use.node.op_type == "Where"]
+    return scores if source is None or chooses else source
+
+
+def _cast_source(value: ir.Value) -> ir.Value | None:
+    node = value.producer()
+    return node.inputs[0] if node is not None and node.op_type == "Cast" and is_standard(node) else None
 
 
 def _leave_out_rows(builder: _Recorder, scores: ir.Value, left_out: ir.Value) -> None:

@@ -129,12 +129,20 @@ class _Island:
         return sizes is not None and math.prod(sizes) * _SMALL <= self._most
 
     def _sums_rows(self, node: ir.Node) -> bool:
+        if self._weighs_rows(node):
+            return True
         if node.op_type != "ReduceSum":
             return False
         if len(node.inputs) < 2 or node.inputs[1] is None:
             return "noop_with_empty_axes" not in node.attributes  # over all axes
         axes = constant_of(node.inputs[1])
         return axes is not None and 0 in axes.numpy()
+
+    def _weighs_rows(self, node: ir.Node) -> bool:
+        """Whether a node multiplies a row of weights with all rows: a sum of weighted rows."""
+        if node.op_type != "MatMul" or node.inputs[1] not in self._values or node.inputs[0] in self._values:
+            return False
+        return _sizes(node.inputs[0]) == (1, self.rows)
 
     def _is_by_rows(self, node: ir.Node) -> bool:
         sizes = _sizes(node.outputs[0])
@@ -215,6 +223,8 @@ class _Island:
         """Return what the copy of `node` reads in the place of `value`: of a tensor with rows, the rows of the half."""
         if value is None or value in copies:
             return None if value is None else copies[value]
+        if self._weighs_rows(node):
+            return builder.slice(value, [start], [end], [1])
         sizes, of_result = _sizes(value), _sizes(node.outputs[0])
         has_rows = sizes is not None and sizes[:1] == (self.rows,)
         if node.outputs[0] in self._sums or not has_rows or len(sizes or ()) < len(of_result or ()):

@@ -57,6 +57,7 @@ MODELS: Mapping[str, str] = {
     "2000 dot products of 1025": DOT.format(b=2000, n=1025),
     "1999 dot products of 1024": DOT.format(b=1999, n=1024),
     "computed kernel of 12": gradient(12),
+    "computed kernel of 12, many results": gradient(12, c=1024, m=512),
     "computed kernel of 11": gradient(11),
     "cast kernel of 12": gradient(12, "Cast<to = 1>", "float16"),
 }

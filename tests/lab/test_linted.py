@@ -53,7 +53,6 @@ FAULTS = (
     Fault(("raf", "transformer"), FLOAT16, "long reduction", SPEED),
     Fault(("raf", "transformer"), EVERY, "misaligned product", SPEED),
     Fault(("rocm", "resnet18"), EVERY, "long dot product", SPEED),
-    Fault(("resnet18",), EVERY, "huge kernel", SPEED),
     Fault(("resnet18",), BFLOAT16, "host copy", SPEED),
     Fault(("language head",), FORMATS, "misaligned product", FUSION),
 )

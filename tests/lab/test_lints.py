@@ -46,6 +46,7 @@ PLANTED = {
     },
     "huge kernel": {
         "computed kernel of 12": "Conv y, kernel [12, 12], [4, 1, 12, 12] to [4, 4, 1, 1]",
+        "computed kernel of 12, many results": None,
         "computed kernel of 11": None,
         "cast kernel of 12": None,
     },

@@ -9,9 +9,9 @@ from amp_transpiler.paddle import tensor
 from amp_transpiler.paddle.nn import functional
 from amp_transpiler.paddle.optimizer import Momentum
 from amp_transpiler.runtime import executor as executor_module
-from amp_transpiler.runtime.alive import Memory
 from amp_transpiler.runtime.compile import compile_step
 from amp_transpiler.runtime.places import CPUPlace
+from amp_transpiler.training_passes.alive import Memory
 from tests.training_passes.training_step import step
 
 

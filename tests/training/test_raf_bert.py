@@ -145,7 +145,7 @@ def test_autocast_keeps_less_alive_than_float32(full_size, alive_in_float32, dty
     assert most_alive(low, full_size.loss.name) <= 0.86 * alive_in_float32  # the document's: 0.934
 
 
-@pytest.mark.parametrize(("level", "most"), [("O1", 0.86), ("O2", 0.93)])
+@pytest.mark.parametrize(("level", "most"), [("O1", 0.76), ("O2", 0.9)])
 def test_levels_keep_less_alive_than_float32(alive_in_float32, level, most):
     low = training_step(BertConfig(), 8, 128, wrap=lambda optimizer: amp.decorate(optimizer, level=level))
     assert most_alive(low.main, low.loss.name) <= most * alive_in_float32

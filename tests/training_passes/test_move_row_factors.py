@@ -93,3 +93,55 @@ def test_factors_are_applied_where_there_is_less_to_multiply(name, run):
 def test_other_products_are_left_alone(name):
     model = step(KEPT[name], "y")
     assert run_pass(MoveRowFactors(), model).count == 0
+
+
+FLOAT32 = {
+    "rows of the result": ("float[6,3] y", "p = MatMul (z, b) y = Exp (p)", "MatMul Mul Exp"),
+    "a sum of the rows": (
+        "float[80] y",
+        "p = ReduceSum <keepdims = 0> (z, zero) y = Exp (p)",
+        "Reshape MatMul Reshape Exp",
+    ),
+    "a sum and a product": (
+        "float[6,3] y, float[1,80] s",
+        "p = MatMul (z, b) y = Exp (p) q = ReduceSum (z, zero) s = Exp (q)",
+        "MatMul Mul Exp Reshape MatMul Exp",
+    ),
+}
+ROUNDED = f"h = Cast <{F16}> (z) c = Cast <{F16}> (b) p = MatMul (h, c)"
+FLOAT32["rounded for a product, and summed"] = (
+    "float[6,3] y, float[1,80] s",
+    f"{ROUNDED} e = Exp (p) y = Cast <{F32}> (e) q = ReduceSum (z, zero) s = Exp (q)",
+    "FLOAT16 FLOAT16 FLOAT16 MatMul Mul Exp FLOAT Reshape MatMul Exp",
+)
+FLOAT32_KEPT = {
+    "rounded for others": ("float16[6,80] y", f"h = Cast <{F16}> (z) y = Exp (h)"),
+    "another reader": ("float[6,3] y, float[6,80] s", "p = MatMul (z, b) y = Exp (p) s = Exp (z)"),
+    "a sum of columns": ("float[6,1] y", "y = ReduceSum (z, last)"),
+    "a sum that is an output": ("float[1,80] s", "s = ReduceSum (z, zero)"),
+    "an output": ("float[6,3] y, float[6,80] z", "p = MatMul (z, b) y = Exp (p)"),
+}
+
+
+def float32_model(outputs, body):
+    text = f"""(float[6,80] g, float[6,1] r, float[80,3] b) => ({outputs})
+        <int64[1] zero = {{0}}, int64[1] last = {{1}}> {{ z = Mul (g, r) {body} }}"""
+    return step(text, "z")
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+def test_float32_factors_are_applied_where_that_is_asked_for(name, run):
+    outputs, body, after = FLOAT32[name]
+    model = float32_model(outputs, body)
+    feeds = {"g": array(6, 80), "r": array(6, 1, seed=1), "b": array(80, 3, seed=2, scale=0.1)}
+    assert run_pass(MoveRowFactors(), model.clone()).count == 0
+    before = run(model, feeds)
+    assert run_pass(MoveRowFactors(float32=True), model).count == 1
+    assert outline(model).removeprefix("| ") == after
+    for old, new in zip(before, run(model, feeds), strict=True):
+        np.testing.assert_allclose(new, old, rtol=2e-3 if "rounded" in name else 2e-5)
+
+
+@pytest.mark.parametrize("name", FLOAT32_KEPT)
+def test_other_float32_factors_stay(name):
+    assert run_pass(MoveRowFactors(float32=True), float32_model(*FLOAT32_KEPT[name])).count == 0

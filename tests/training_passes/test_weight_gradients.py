@@ -1,56 +1,17 @@
 """Formulations of a convolution's weight gradient, and what the CPU runs in place of kernels that are slow there."""
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_transpiler.autodiff.driver import differentiate
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
 from amp_transpiler.paddle import static
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.training_passes import CancelTransposes, PlainForCpu, WeightGradients
 from tests.support import array, parse
-
-
-def trained(x, w, attributes="", op_type="Conv", dtype="float", wanted="w"):
-    """A convolution and one of its gradients; `x` and `w` are shapes."""
-    shapes = [",".join(map(str, shape)) for shape in (x, w)]
-    text = (
-        f"({dtype}[{shapes[0]}] x, {dtype}[{shapes[1]}] w) => ({dtype}[{','.join('abcde'[: len(x)])}] y)"
-        f" {{ y = {op_type} {attributes} (x, w) }}"
-    )
-    model = ir.from_proto(onnx.shape_inference.infer_shapes(parse(text, opset=21)))
-    propagate_types(model)
-    values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
-    seed = ir.Value(name="g", type=values["y"].type, shape=values["y"].shape)
-    model.graph.inputs.append(seed)
-    found = differentiate(GraphBuilder(model), {values["y"]: seed}, [values[wanted]])
-    model.graph.outputs[:] = [found[values[wanted]]]
-    return model
-
-
-def feeds_of(model):
-    shapes = {value.name: [d if isinstance(d, int) else 2 for d in value.shape] for value in model.graph.inputs}
-    return {name: array(*shape, seed=len(name)) for name, shape in shapes.items()}
-
-
-# name: (shape of x, shape of w, attributes)
-LAYERS = {
-    "3x3": ((2, 4, 7, 6), (5, 4, 3, 3), "<pads = [1, 1, 1, 1]>"),
-    "strides that leave elements": ((2, 3, 8, 9), (4, 3, 3, 2), "<strides = [3, 2]>"),
-    "dilations": ((2, 3, 9, 9), (4, 3, 3, 3), "<dilations = [2, 1], pads = [2, 1, 2, 1]>"),
-    "asymmetric padding": ((2, 3, 6, 6), (4, 3, 3, 3), "<pads = [0, 1, 2, 0], strides = [2, 1]>"),
-    "same padding": ((2, 3, 7, 7), (4, 3, 2, 2), '<auto_pad = "SAME_UPPER", strides = [2, 2]>'),
-    "one axis": ((2, 3, 9), (4, 3, 4), "<pads = [2, 1]>"),
-    "three axes": ((2, 3, 4, 5, 4), (2, 3, 2, 3, 2), "<strides = [1, 2, 1]>"),
-    "one sample": ((1, 3, 5, 5), (4, 3, 3, 3), ""),
-    "an open batch": (("N", 3, 5, 5), (4, 3, 3, 3), ""),
-    "a padded 1x1 kernel": ((2, 3, 4, 4), (4, 3, 1, 1), "<pads = [1, 0, 0, 1]>"),
-}
+from tests.training_passes.convolutions import LAYERS, feeds_of, trained
 
 
 @pytest.mark.parametrize("formulation", ["taps", "columns", "auto"])
@@ -78,11 +39,19 @@ def test_a_transposed_convolution_has_a_weight_gradient_of_the_same_kind(run):
     np.testing.assert_allclose(run(model, feeds)[0], expected[0], rtol=2e-5, atol=2e-5)
 
 
+PADDED = "<pads = [1, 1, 1, 1]>"
 # why a gradient stays: (formulation, arguments of `trained`)
 KEPT = {
     "groups": ("taps", {"x": (2, 4, 5, 5), "w": (4, 2, 3, 3), "attributes": "<group = 2>"}),
     "a product already": ("taps", {"x": (2, 4, 5, 5), "w": (4, 4, 1, 1)}),
-    "float16 as a GPU computes it": ("auto", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "dtype": "float16"}),
+    "float16, emulated": ("auto", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "dtype": "float16"}),
+    "a product, by price": ("priced", {"x": (2, 64, 5, 5), "w": (64, 64, 1, 1)}),
+    "many results, by price": (
+        "priced",
+        {"x": (32, 512, 7, 7), "w": (512, 512, 3, 3), "attributes": "<pads = [1, 1, 1, 1]>"},
+    ),
+    "groups, by price": ("priced", {"x": (32, 64, 56, 56), "w": (64, 1, 3, 3), "attributes": "<group = 64>"}),
+    "an open batch, by price": ("priced", {"x": ("N", 64, 56, 56), "w": (64, 64, 3, 3)}),
     "asked for": ("convolution", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3)}),
     "no weight gradient": ("taps", {"x": (2, 4, 5, 5), "w": (4, 4, 3, 3), "wanted": "x"}),
 }

@@ -73,6 +73,14 @@ def _transposed_window(
 
 
 def _bias_gradient(g: Expr) -> Expr:
+    """Return the sums of `g`. Their nodes are marked: training_passes/unfelt_biases.py finds those that are 0."""
+    with marks(g.builder, g.builder.names.fresh("bias_gradient")):
+        gradient = _sums_by_channel(g)
+    result(gradient.value, 2)
+    return gradient
+
+
+def _sums_by_channel(g: Expr) -> Expr:
     if g.dtype not in LOW_DTYPES or not math.prod(sizes_of(g)):
         return g.sum([axis for axis in range(g.rank) if axis != 1], keepdims=False)
     # A product with ones reads 16 bits an element, sums in float32 and rounds once a sample; torch: once a batch.
@@ -125,17 +133,23 @@ def _adjoint_weight(w: Expr, group: int) -> Expr:
 
 
 def _weight_gradient(x: Expr, g: Expr, window: Window, group: int) -> Expr:
-    """The gradient of W: a Conv with batch for channels, `g` for weight, and strides and dilations exchanged."""
-    if window.unit and group == 1:
-        return _pointwise_weight_gradient(x, g, window)
-    swap = [1, 0, *_spatial(window.rank)]
-    exchanged = Window(sizes_of(g), window.dilations, window.strides, window.begin, window.end)
+    """The gradient of W: a Conv with batch for channels, `g` for weight, and strides and dilations exchanged.
+
+    That of a 1x1 kernel is a product of matrices.
+    """
     with marks(x.builder, x.builder.names.fresh("weight_gradient")):  # training_passes/weight_gradients.py finds it
-        gradient = _groups_in_front(x, group).op("Conv", g.transpose(swap), **exchanged.attributes(group))
-        # Strides leave elements of x that no window reaches: with them the "output" is larger than the kernel.
-        gradient = _crop(gradient, window.kernel).transpose(swap)
+        is_product = window.unit and group == 1
+        gradient = _pointwise(x, g, window) if is_product else _by_convolution(x, g, window, group)
     result(gradient.value, 1)
     return gradient
+
+
+def _by_convolution(x: Expr, g: Expr, window: Window, group: int) -> Expr:
+    swap = [1, 0, *_spatial(window.rank)]
+    exchanged = Window(sizes_of(g), window.dilations, window.strides, window.begin, window.end)
+    gradient = _groups_in_front(x, group).op("Conv", g.transpose(swap), **exchanged.attributes(group))
+    # Strides leave elements of x that no window reaches: with them the "output" is larger than the kernel.
+    return _crop(gradient, window.kernel).transpose(swap)
 
 
 def _groups_in_front(x: Expr, group: int) -> Expr:
@@ -149,7 +163,7 @@ def _groups_in_front(x: Expr, group: int) -> Expr:
     return turned.reshape([c // group, -1, *spatial])
 
 
-def _pointwise_weight_gradient(x: Expr, g: Expr, window: Window) -> Expr:
+def _pointwise(x: Expr, g: Expr, window: Window) -> Expr:
     """The product of `g` as [M, N*L] and X as [C, N*L], transposed: a 1x1 convolution is a matrix product."""
     axes = _spatial(window.rank)
     (c, *inputs), (m, *outputs) = sizes_of(x, 1), sizes_of(g, 1)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from amp_transpiler.autodiff.expression import Expr
 from amp_transpiler.autodiff.registry import Gradients, gradient
 from amp_transpiler.autodiff.rules.placing import counting
-from amp_transpiler.graph.cross_entropy import label_margin, narrow_scores
+from amp_transpiler.graph.cross_entropy import narrow_scores, sample_losses
 
 _NO_CLASS = -1  # a label that no class has
 
@@ -58,14 +58,16 @@ def softmax_cross_entropy_loss(
     g, of_log = gs[0], gs[1] if len(gs) > 1 else None
     if g is not None and of_log is None and (narrow := narrow_scores(scores.value)) is not None:
         loss_samples = _samples(g, scores, labels, weights, reduction, ignore_index)
-        to_scores = _by_margin(Expr(narrow, scores.builder), loss_samples).cast(scores.dtype)
+        to_scores = _of_narrow(Expr(narrow, scores.builder), loss_samples).cast(scores.dtype)
         return to_scores, None, lambda: _to_class_weights(loss_samples, scores.wide().op("LogSoftmax", axis=1))
+    samples = None if g is None else _samples(g, scores, labels, weights, reduction, ignore_index)
+    if samples is not None and samples.left_out is not None and of_log is None:
+        scores = samples.left_out.where(0, scores)  # no product with 0 later: a score there may not be finite
+        samples = dataclasses.replace(samples, left_out=None)
     likely = scores.wide().op("LogSoftmax", axis=1)  # the forward pass needs it too, and then it is computed once
     shares = likely.exp()
     parts: list[Expr] = []
-    samples = None
-    if g is not None:
-        samples = _samples(g, scores, labels, weights, reduction, ignore_index)
+    if samples is not None:
         dtype = scores.dtype if of_log is None else shares.dtype
         parts.append(_scaled_difference(shares, likely, samples, dtype))
     if of_log is not None:
@@ -77,14 +79,11 @@ def softmax_cross_entropy_loss(
     return total, None, lambda: _to_class_weights(samples, likely)
 
 
-def _by_margin(scores: Expr, samples: _Samples) -> Expr:
-    """Return the gradient by the scores, rounded once: see `label_margin`."""
+def _of_narrow(scores: Expr, samples: _Samples) -> Expr:
+    """Return the gradient by 16-bit scores, rounded once more: see `sample_losses`."""
     left_out = None if samples.left_out is None else samples.left_out.value
-    margin = label_margin(scores.builder, scores.value, samples.labels.value, left_out)
-    slope = samples.weight * samples.factor
-    if margin.factor is not None:
-        slope = Expr(margin.factor, scores.builder) * slope
-    return Expr(margin.slopes, scores.builder).wide() * slope
+    losses = sample_losses(scores.builder, scores.value, samples.labels.value, left_out)
+    return Expr(losses.slopes, scores.builder).wide() * (samples.weight * samples.factor)
 
 
 def _scaled_difference(shares: Expr, likely: Expr, samples: _Samples, dtype: ir.DataType | None) -> Expr:
@@ -93,8 +92,12 @@ def _scaled_difference(shares: Expr, likely: Expr, samples: _Samples, dtype: ir.
     The hits are written over the rest: a tensor of ones and zeros would be as large as the scores.
     """
     slope = samples.weight * samples.factor
-    hits = (likely.op("GatherElements", samples.labels, axis=1).exp() - 1) * slope
-    scaled = (shares * slope).cast(dtype).op("ScatterElements", samples.labels, hits.cast(dtype), axis=1)
+    hits = likely.op("GatherElements", samples.labels, axis=1).exp() - 1
+    if shares.dtype == dtype:  # a factor of whole rows behind all else can move to the products that read them
+        scaled = shares.op("ScatterElements", samples.labels, hits, axis=1) * slope
+    else:
+        hits = (hits * slope).cast(dtype)
+        scaled = (shares * slope).cast(dtype).op("ScatterElements", samples.labels, hits, axis=1)
     if samples.left_out is None:
         return scaled
     return samples.left_out.where(0, scaled)  # no product with 0: a score there may not be finite

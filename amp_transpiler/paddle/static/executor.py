@@ -82,7 +82,8 @@ class Executor:
             where the host is slower than the device, and takes memory that no other session can use.
         weight_gradients: how weight gradients of convolutions are computed: "convolution" (of the input with the
             gradient of the result), "taps" (a matrix product for each tap of the kernel), "columns" (one for all taps),
-            or "auto": the first on CUDA, one of the others by its sizes on a CPU, in float32.
+            "priced" (products of unfolded operands, or what a GPU computes faster, by the price list), or "auto":
+            "priced" on CUDA; on a CPU "taps" or "columns" by sizes, in float32.
         provider_options: options of ONNX Runtime's CUDA provider for steps, over the package's own choice, such as
             `{"use_tf32": "0"}`; on CUDA only. Options of memory have no effect: all executors of a process share it.
         check: whether the first three steps of every compiled training step are computed a second time, by the
@@ -102,7 +103,7 @@ class Executor:
 
     Raises:
         OptionError: there is no such place, `tiling_accum` is neither "fp32" nor "low", `max_sessions` is less than 1,
-            `weight_gradients` is none of the four, `bucket` is no dictionary of `Bucket`, or `provider_options` has one
+            `weight_gradients` is none of the five, `bucket` is no dictionary of `Bucket`, or `provider_options` has one
             that the executor sets itself (device, stream, CUDA graph).
         EnvironmentProblem: `tiling_accum` is "low", or there are `provider_options`, on the CPU.
     """

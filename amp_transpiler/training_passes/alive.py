@@ -12,7 +12,7 @@ from amp_transpiler.errors import InputError
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.tensors import element_bytes
 from amp_transpiler.graph.walk import bodies
-from amp_transpiler.training_passes import VIEWS
+from amp_transpiler.training_passes.place_casts import VIEWS
 
 __all__ = ["Memory", "bytes_of", "reads"]
 

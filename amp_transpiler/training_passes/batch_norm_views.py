@@ -1,0 +1,283 @@
+"""Computes BatchNormalization in training from data as they lie: nothing is transposed; needs all sizes.
+
+[N, C, ...] is seen as rows of one sample and channel, or of a piece of it where they are few. LayerNormalization gives
+mean and inverse deviation of each row in float32, and those of a channel follow from them: its mean is the mean of
+theirs, its variance the mean of theirs and of the squares of the distances between the means.
+
+The gradient of the data is a combination of them and of `g`, the gradient of the result, with one number a channel
+each. With `m` the mean of a channel, `i` 1 over its deviation and `n` the count of its numbers,
+
+    dscale = i * (sum of g * x - m * sum of g),  dbias = sum of g,
+    dx = a * g + b * (x - m) + c,  a = scale * i,  b = -a * i * dscale / n,  c = -a * dbias / n.
+
+BatchNormalization with given statistics computes what is behind `a * g` in one kernel. The sums of rows are products:
+of `g` with ones and of `g` with `x`, row by row or matrix by matrix. In 16 bits their results are divided by the root
+of the length of a row, as which the sum of independent numbers grows, so that it neither overflows nor vanishes; they
+are added up in float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.builder import GraphBuilder, shape_of
+from amp_transpiler.graph.dtypes import LOW_DTYPES
+from amp_transpiler.training_passes.contrib_node import contrib
+
+__all__ = ["Batch", "affine", "gradients", "scaled", "statistics"]
+
+_EPSILON = 1e-5  # that a kernel adds to a variance
+_DEVIATION = 128.0  # by which a kernel divides: `b` is smaller than 16 bits resolve, `_DEVIATION * b` is not
+_COLUMNS = 8  # of ones, that 16-bit products on tensor cores need
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """Holds the statistics of the channels of some data [N, C, ...].
+
+    Attributes:
+        data: the data.
+        mean, inverse: [C, 1], float32: the mean, and 1 over the deviation.
+    """
+
+    data: ir.Value
+    mean: ir.Value
+    inverse: ir.Value
+
+    @property
+    def channels(self) -> int:
+        """The number of channels, C."""
+        return shape_of(self.data)[1]
+
+    @property
+    def count(self) -> int:
+        """How many numbers a channel has."""
+        return math.prod(shape_of(self.data)) // self.channels
+
+
+def statistics(builder: GraphBuilder, x: ir.Value, epsilon: float, pieces: int) -> Batch:
+    """Return the statistics of `x`, from rows of which so many make up a sample's channel."""
+    n, c, *rest = shape_of(x)
+    length = math.prod(rest) // pieces
+    ones = builder.constant(np.ones(length), x.dtype)
+    rows = builder.reshape(x, [n * c * pieces, length])
+    attributes = {"axis": 1, "epsilon": epsilon}
+    _, *of_rows = builder.nodes("LayerNormalization", [rows, ones], attributes, outputs=3)
+    means, inverses = (builder.reshape(value, [n, c, pieces]) for value in of_rows)
+    mean = _over_rows(builder, "ReduceMean", means)
+    apart = builder.sub(means, mean)
+    spread = builder.add(builder.mul(apart, apart), builder.pow(inverses, -2.0))  # epsilon is in the second
+    inverse = builder.pow(_over_rows(builder, "ReduceMean", spread), -0.5)
+    return Batch(x, *(builder.reshape(value, [c, 1]) for value in (mean, inverse)))
+
+
+def _over_rows(builder: GraphBuilder, op_type: str, values: ir.Value) -> ir.Value:
+    """Reduce [N, C, pieces] to one number a channel: kernels are fast over first and over last axes alone."""
+    n, _, pieces = shape_of(values)
+    for axis, size in ((2, pieces), (0, n)):
+        if size > 1:
+            values = builder.reduce(op_type, values, [axis])
+    return values
+
+
+def affine(
+    builder: GraphBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, mean: ir.Value, deviation: float = 1.0
+) -> ir.Value:
+    """Return `(x - mean) / deviation * scale + bias`, by one kernel, whose factors have the type of the data."""
+    variance = np.full(shape_of(x)[1], deviation**2 - _EPSILON)
+    inputs = [builder.cast(value, x.dtype) for value in (scale, bias, mean)]
+    inputs.append(builder.constant(variance, x.dtype))
+    return builder.op("BatchNormalization", [x, *inputs], {"epsilon": _EPSILON})
+
+
+def scaled(builder: GraphBuilder, batch: Batch, scale: ir.Value, bias: ir.Value) -> ir.Value:
+    """Return the normalised data times `scale` plus `bias`, which are [C]: in their shape and type.
+
+    The mean has their type too. In 16 bits it is as far off as they are at that place.
+    """
+    mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
+    slope = builder.mul(builder.high(scale), inverse)
+    if batch.data.dtype != ir.DataType.BFLOAT16:
+        return affine(builder, batch.data, slope, bias, mean)
+    rows, column = _mixable(builder, batch.data), _by_row(builder, batch.data, slope)
+    shape = [shape_of(rows)[0], shape_of(rows)[2]]
+    product = contrib(builder, "HyperConnectionPreMix", [rows, column], {}, rows.dtype, shape)
+    return _shifted(builder, product, batch, builder.sub(builder.high(bias), builder.mul(slope, mean)))
+
+
+def _mixable(builder: GraphBuilder, x: ir.Value) -> ir.Value:
+    """Return data as one stream a row, [N * C, 1, n], for operators that keep factors of bfloat16 in float32."""
+    n, c, *rest = shape_of(x)
+    return builder.reshape(x, [n * c, 1, math.prod(rest)])
+
+
+def _by_row(builder: GraphBuilder, x: ir.Value, factors: ir.Value, rank: int = 2) -> ir.Value:
+    """Return one number a channel as one a row of `_mixable`: [N * C, 1] or with more axes."""
+    n, c, *_ = shape_of(x)
+    if n > 1:
+        factors = builder.op("Expand", [factors, builder.constant(np.array([n, c], np.int64))])
+    return builder.reshape(factors, [n * c, *[1] * (rank - 1)])
+
+
+def _shifted(builder: GraphBuilder, rows: ir.Value, batch: Batch, shift: ir.Value) -> ir.Value:
+    """Add one number a channel to rows of `_mixable`, and give them the shape of the data."""
+    shape = shape_of(batch.data)
+    column = builder.reshape(builder.cast(shift, rows.dtype), [batch.channels, *[1] * (len(shape) - 2)])
+    return builder.add(builder.reshape(rows, shape), column)
+
+
+def gradients(
+    builder: GraphBuilder,
+    g: ir.Value,
+    batch: Batch,
+    scale: ir.Value,
+    wanted: Collection[int],
+    pieces: int,
+    *,
+    by_matrices: bool = False,
+) -> dict[int, ir.Value]:
+    """Return the gradients of data (0), scale (1) and bias (2), as far as they are wanted.
+
+    That of the data has their shape and type, the others are [C] in float32.
+
+    Args:
+        builder: where to write them.
+        g: the gradient of the result, in the data's shape and type.
+        batch: the data and their statistics.
+        scale: [C].
+        wanted: which ones.
+        pieces: how many rows make up a sample's channel.
+        by_matrices: whether the sums of products come from products of matrices; see `_Rows.diagonals`.
+    """
+    rows = _Rows.of(batch.data, pieces)
+    mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
+    to_bias = rows.sums(builder, g)
+    results = {2: to_bias} if 2 in wanted else {}
+    if {0, 1} & set(wanted):
+        sums = (rows.diagonals if by_matrices else rows.dots)(builder, g, batch.data)
+        against = builder.sub(sums, builder.mul(mean, to_bias))
+        to_scale = builder.mul(against, inverse)
+        results.update({1: to_scale} if 1 in wanted else {})
+    results = {index: _times(builder, value, 1 / rows.factor) for index, value in results.items()}
+    if 0 in wanted:
+        slope = builder.mul(builder.high(scale), inverse)
+        share = builder.mul(slope, -1 / (rows.factor * batch.count))
+        combine = _combined_in_bfloat16 if g.dtype == ir.DataType.BFLOAT16 else _combined
+        results[0] = combine(
+            builder, g, batch, slope, builder.mul(share, inverse), to_scale, builder.mul(share, to_bias)
+        )
+    return results
+
+
+def _combined(
+    builder: GraphBuilder,
+    g: ir.Value,
+    batch: Batch,
+    slope: ir.Value,
+    share: ir.Value,
+    to_scale: ir.Value,
+    level: ir.Value,
+) -> ir.Value:
+    """Return `slope * g + share * to_scale * (x - mean) + level`."""
+    deviation = _DEVIATION if g.dtype in LOW_DTYPES else 1.0
+    along = builder.mul(_times(builder, share, deviation), to_scale)
+    moved = affine(builder, batch.data, along, level, builder.reshape(batch.mean, [batch.channels]), deviation)
+    column = builder.reshape(builder.cast(slope, g.dtype), [batch.channels, *[1] * (len(shape_of(g)) - 2)])
+    return builder.add(builder.mul(g, column), moved)
+
+
+def _combined_in_bfloat16(
+    builder: GraphBuilder,
+    g: ir.Value,
+    batch: Batch,
+    slope: ir.Value,
+    share: ir.Value,
+    to_scale: ir.Value,
+    level: ir.Value,
+) -> ir.Value:
+    """Return what `_combined` does, by an operator with factors in float32."""
+    along = builder.mul(share, to_scale)
+    streams = _mixable(builder, batch.data)
+    number, _, length = shape_of(streams)
+    factors = _by_row(builder, batch.data, slope), _by_row(builder, batch.data, along, 3)
+    operands = [streams, builder.reshape(g, [number, length]), *factors]
+    mixed = contrib(builder, "HyperConnectionPostMix", operands, {}, g.dtype, [number, 1, length])
+    mean = builder.reshape(batch.mean, [batch.channels])
+    return _shifted(builder, mixed, batch, builder.sub(level, builder.mul(along, mean)))
+
+
+def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
+    return value if factor == 1 else builder.mul(value, factor)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rows:
+    """Sums over the numbers of each channel, by rows.
+
+    Attributes:
+        samples, channels, pieces: whose product is the number of rows.
+        length: of a row.
+        factor: a power of two, which all sums are multiplied with.
+    """
+
+    samples: int
+    channels: int
+    pieces: int
+    length: int
+    factor: float
+
+    @classmethod
+    def of(cls, x: ir.Value, pieces: int) -> _Rows:
+        """Return the rows of data, of which so many make up a sample's channel."""
+        n, c, *rest = shape_of(x)
+        length = math.prod(rest) // pieces
+        factor = 2.0 ** -round(math.log2(length) / 2) if x.dtype in LOW_DTYPES else 1.0
+        return cls(n, c, pieces, length, factor)
+
+    @property
+    def number(self) -> int:
+        """The number of rows."""
+        return self.samples * self.channels * self.pieces
+
+    def sums(self, builder: GraphBuilder, g: ir.Value) -> ir.Value:
+        """Return the sum of each channel: [C], in float32."""
+        rows = builder.reshape(g, [self.number, self.length])
+        columns = _COLUMNS if g.dtype in LOW_DTYPES else 1
+        share = self.factor / columns  # equal columns are added up
+        if self.samples == 1:
+            ones = builder.constant(np.full((self.length, columns), share), g.dtype)
+            return self._added(builder, builder.matmul(rows, ones), 1, self.pieces * columns)
+        ones = builder.constant(np.full((columns, self.length), share), g.dtype)
+        product = contrib(builder, "FusedMatMul", [ones, rows], {"transB": 1}, g.dtype, [columns, self.number])
+        return self._added(builder, product, columns * self.samples, self.pieces)
+
+    def dots(self, builder: GraphBuilder, g: ir.Value, x: ir.Value) -> ir.Value:
+        """Return the sum of products with `x` of each channel: [C], in float32."""
+        sides = [builder.reshape(value, [self.number, 1, self.length]) for value in (g, x)]
+        attributes = {"transB": 1, "alpha": self.factor}
+        product = contrib(builder, "FusedMatMul", sides, attributes, g.dtype, [self.number, 1, 1])
+        return self._added(builder, product, self.samples, self.pieces)
+
+    def diagonals(self, builder: GraphBuilder, g: ir.Value, x: ir.Value) -> ir.Value:
+        """Return what `dots` does, by products of whole matrices [C, n], one a sample.
+
+        They compute all pairs of channels, of which those on the diagonal are wanted; others may overflow. On tensor
+        cores that takes less time than to go through the rows one by one.
+        """
+        samples = [self.samples] if self.samples > 1 else []
+        sides = [builder.reshape(value, [*samples, self.channels, self.pieces * self.length]) for value in (g, x)]
+        attributes = {"transB": 1, "alpha": self.factor}
+        shape = [*samples, self.channels, self.channels]
+        product = contrib(builder, "FusedMatMul", sides, attributes, g.dtype, shape)
+        flat = builder.reshape(product, [self.samples, self.channels**2])
+        places = builder.constant(np.arange(self.channels, dtype=np.int64) * (self.channels + 1))
+        return self._added(builder, builder.op("Gather", [flat, places], {"axis": 1}), self.samples, 1)
+
+    def _added(self, builder: GraphBuilder, values: ir.Value, samples: int, pieces: int) -> ir.Value:
+        total = _over_rows(builder, "ReduceSum", builder.reshape(values, [samples, self.channels, pieces]))
+        return builder.reshape(builder.high(total), [self.channels])

@@ -1,0 +1,147 @@
+"""Scores over many classes with aligned rows: the same numbers, in tensor cores' fast kernels."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from amp_transpiler.graph.shape_inference import infer_shapes
+from amp_transpiler.passes.emulate import emulate
+from amp_transpiler.passes.manager import run_pass
+from amp_transpiler.training_passes import PadClasses
+from amp_transpiler.training_passes.class_columns import class_columns, saves_time
+from tests.support import NUMPY, array
+from tests.training_passes.training_step import step
+
+ROWS, INPUTS, CLASSES = 6, 5, 10
+FORWARD = {  # a weight [classes, inputs], as of tied embeddings, or [inputs, classes]
+    "tied": ("p = Gemm <transB = 1> (h, w)", "dh = Gemm (d, w)", "dw = Gemm <transA = 1> (d, h)", (CLASSES, INPUTS)),
+    "untied": (
+        "p = MatMul (h, w)",
+        "dh = Gemm <transB = 1> (d, w)",
+        "dw = Gemm <transA = 1> (h, d)",
+        (INPUTS, CLASSES),
+    ),
+}
+LOW = {"float16": 2e-3, "bfloat16": 2e-2}  # how far results are off
+SUMS = {  # how the gradient of the bias is written: a sum, a sum in float32, a product that sums
+    "plain": "db = ReduceSum <keepdims = 0> (d, zero)",
+    "wide": "f = Cast <to = 1> (d) t = ReduceSum (f, zero) u = Squeeze (t, zero) db = Cast <to = {to}> (u)",
+    "product": "t = MatMul (n, d) db = Reshape (t, all)",
+}
+
+
+def last_layer(kind, dtype, *, bias=True, total="plain", more="", outputs=""):
+    """The scores of a layer, their log probabilities at the labels, and the gradients of a mean cross entropy."""
+    forward, to_rows, to_weight, shape = FORWARD[kind]
+    to = int(ir.DataType[dtype.upper()])
+    added = "s = Add (p, b)" if bias else ""
+    summed = SUMS[total].format(to=to) if bias else "db = Identity (b)"
+    results = {"e": (ROWS, 1), "dh": (ROWS, INPUTS), "dw": shape, "db": (CLASSES,)}
+    typed = ", ".join(f"float{list(sizes)} {name}_high" for name, sizes in results.items())
+    casts = " ".join(f"{name}_high = Cast <to = 1> ({name})" for name in results)
+    scores = "s" if bias else "p"
+    text = f"""(float[{ROWS},{INPUTS}] x, int64[{ROWS},1] l, float[{ROWS},1] r) => ({typed}{outputs})
+        <int64[1] zero = {{0}}, int64[1] all = {{-1}}> {{ h = Cast <to = {to}> (x) {forward} {added}
+        q = LogSoftmax <axis = 1> ({scores}) e = GatherElements <axis = 1> (q, l) a = Softmax <axis = 1> ({scores})
+        v = Cast <to = {to}> (r) k = ScatterElements <axis = 1> (a, l, v) d = Mul (k, v)
+        {to_rows} {to_weight} {summed} {casts} {more} }}"""
+    numbers = NUMPY.get(dtype, np.float32)
+    weights = {"w": array(*shape, seed=1).astype(numbers), "b": array(CLASSES, seed=2).astype(numbers)}
+    weights["n"] = np.ones((1, ROWS), numbers)
+    model = step(text, "d", **weights)
+    infer_shapes(model)
+    return model
+
+
+FEEDS = {
+    "x": array(ROWS, INPUTS, seed=3),
+    "l": np.array([[0], [3], [9], [9], [5], [1]]),
+    "r": array(ROWS, 1, seed=4),
+}
+
+
+def always(_):
+    return True
+
+
+@pytest.mark.parametrize("kind", FORWARD)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "total", "digits"),
+    [("float", "plain", 1e-6), *((low, total, digits) for low, digits in LOW.items() for total in SUMS)],
+)
+def test_the_numbers_stay(kind, bias, dtype, total, digits, run):
+    model = last_layer(kind, dtype, bias=bias, total=total)
+    before = run(emulate(model.clone()).model, FEEDS)
+    assert run_pass(PadClasses(always), model).count == 1
+    infer_shapes(model)
+    width = 16 if dtype != "float" else 12
+    softmax = next(node for node in model.graph if node.op_type == "Softmax")
+    assert softmax.outputs[0].shape == (ROWS, width)
+    products = [node for node in model.graph if node.op_type in ("Gemm", "MatMul")]
+    assert all(CLASSES not in shape for node in products for shape in shapes(node))
+    for old, new in zip(before, run(emulate(model).model, FEEDS), strict=True):
+        np.testing.assert_allclose(new.astype("f"), old.astype("f"), rtol=digits, atol=digits)
+
+
+def shapes(node):
+    return [tuple(value.shape) for value in (*node.inputs[:2], *node.outputs)]
+
+
+@pytest.mark.parametrize("kind", FORWARD)
+def test_a_low_bias_is_a_column_and_its_gradient_another(kind):
+    model = last_layer(kind, "float16", total="product")
+    assert run_pass(PadClasses(always), model).count == 1
+    kinds = [node.op_type for node in model.graph]
+    assert kinds.count("Gemm") + kinds.count("MatMul") == 3
+    assert kinds.count("Add") == 1  # of the zero that keeps the second copy of the weight behind the loss
+
+
+def test_a_sum_of_float32_slopes_stays_float32(run):
+    """It is not what the product has read, which was rounded."""
+    more = "f = Cast <to = 1> (k) g = Mul (f, r) o = ReduceSum <keepdims = 0> (g, zero)"
+    model = last_layer("tied", "float16", total="product", more=more, outputs=f", float[{CLASSES}] o")
+    before = run(emulate(model.clone()).model, FEEDS)
+    assert run_pass(PadClasses(always), model).count == 1
+    sums = [node for node in model.graph if node.op_type == "ReduceSum"]
+    assert [node.outputs[0].dtype.name for node in sums] == ["FLOAT"]
+    for old, new in zip(before, run(emulate(model).model, FEEDS), strict=True):
+        np.testing.assert_allclose(new.astype("f"), old.astype("f"), rtol=2e-3, atol=2e-3)
+
+
+KEPT = {
+    "scores that are read": {"more": "o = Exp (p)", "outputs": f", float[{ROWS},{CLASSES}] o"},
+    "log probabilities that are read": {"more": "o = Neg (q)", "outputs": f", float[{ROWS},{CLASSES}] o"},
+    "a result": {"more": "o = Identity (a)", "outputs": f", float[{ROWS},{CLASSES}] o"},
+    "a maximum": {"more": "o = ReduceMax (q)", "outputs": ", float[1,1] o"},
+    "a number of each class": {"more": "o = Mul (d, b)", "outputs": f", float[{ROWS},{CLASSES}] o"},
+    "a sum over classes of scores": {"more": "o = Gemm (s, w)", "outputs": f", float[{ROWS},{INPUTS}] o"},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_needs_exactly_the_classes_stays(name):
+    assert not class_columns(last_layer("tied", "float", **KEPT[name]))
+
+
+def test_aligned_scores_stay():
+    model = step(
+        f"(float[{ROWS},{INPUTS}] h, float[{INPUTS},12] w) => (float[{ROWS},12] a) "
+        "{ p = MatMul (h, w) a = Softmax <axis = 1> (p) }",
+        "a",
+    )
+    infer_shapes(model)
+    assert not class_columns(model)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "classes", "is_wide"), [(4096, 768, 30522, True), (64, 64, 1001, False), (1, 768, 30522, False)]
+)
+def test_prices_decide(rows, inputs, classes, is_wide):
+    text = f"""(float16[{rows},{inputs}] h, float16[{inputs},{classes}] w, int64[{rows},1] l) => (float16[{rows},1] e)
+        {{ p = MatMul (h, w) q = LogSoftmax <axis = 1> (p) e = GatherElements <axis = 1> (q, l) }}"""
+    model = step(text, "e")
+    infer_shapes(model)
+    (columns,) = class_columns(model)
+    assert columns.width == (30528 if classes == 30522 else 1008)
+    assert saves_time(columns) == is_wide
