@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -145,6 +145,34 @@ def pays_from(
     while largest > 1 and pays(largest // 2):
         largest //= 2
     least = largest // 2  # it does not pay there; at `largest` it does
+    while largest - least > 1:
+        middle = (least + largest) // 2
+        least, largest = (least, middle) if pays(middle) else (middle, largest)
+    if largest >= SMALLEST or open_dims(low_model).get(dim, 0) > 1:
+        return largest
+    return _nearby(largest, lambda size: _is_faster(low_model, fp32_model, device, {**(dims or {}), dim: size}))
+
+
+def _is_faster(low_model: ir.Model, fp32_model: ir.Model, device: Device, dims: Mapping[str, int]) -> bool:
+    low = predicted(traffic(low_model, dims, fuse=True, written=True), device)
+    return low.milliseconds < predicted(traffic(fp32_model, dims, fuse=True), device).milliseconds
+
+
+def _nearby(size: int, pays: Callable[[int], bool]) -> int | None:
+    """Return the size from which on the models themselves pay, sought from one that a curve tells; None for none.
+
+    Small sizes have other kernels than those that a curve goes through.
+    """
+    least, largest = size // 2, size
+    if pays(size):
+        while least and pays(least):
+            least, largest = least // 2, least
+    else:
+        least, largest = size, 2 * size
+        while not pays(largest):
+            if largest >= LARGEST:
+                return None
+            least, largest = largest, 2 * largest
     while largest - least > 1:
         middle = (least + largest) // 2
         least, largest = (least, middle) if pays(middle) else (middle, largest)
