@@ -172,7 +172,7 @@ class _Widening:
         other = _other(reader)
         if reader.axis is not None:
             return other
-        self._at(reader.node)
+        self._at(reader.node, self._place_of(reader))
         if self._is_weight(other):
             return self._weight_again(_slopes(reader))
         sizes = list(shape_of(other))
@@ -182,7 +182,7 @@ class _Widening:
 
     def _rewrite_product(self, reader: Exit, other: ir.Value) -> ir.Value:
         """Let a product read wide columns, and take off its result what is too wide; return the wide one."""
-        node, build = reader.node, self._at(reader.node)
+        node, build = reader.node, self._at(reader.node, self._place_of(reader))
         operands = [other, other]
         operands[reader.position] = _slopes(reader)
         wide, shape = build.op(node.op_type, operands, _attributes(node)), shape_of(node.outputs[0])
@@ -206,9 +206,23 @@ class _Widening:
         wide = build.op("ReduceSum", node.inputs, {"keepdims": node.attributes.get_int("keepdims", 1)})
         self._replace(node, build.slice(wide, [0], [self._classes], [len(sizes) - 1]))
 
-    def _at(self, node: ir.Node) -> GraphBuilder:
-        """Return the builder, which writes before a node from now on."""
-        self._builder.before, self._builder.metadata = node, dict(node.metadata_props)
+    def _place_of(self, reader: Exit) -> ir.Node:
+        """Return the node before which a product is to be computed.
+
+        The one with the weight comes first, right behind the gradient by the scores: the weight's gradient, as large as
+        the weight, would be alive beside the weight's second copy.
+        """
+        producer = _slopes(reader).producer()
+        if reader.axis is not None or producer is None or not self._is_weight(_other(reader)):
+            return reader.node
+        following = iter(self._builder.graph)
+        while next(following) is not producer:
+            pass
+        return next(following)
+
+    def _at(self, node: ir.Node, before: ir.Node | None = None) -> GraphBuilder:
+        """Return the builder, which writes in the name of a node, before it or another one, from now on."""
+        self._builder.before, self._builder.metadata = before or node, dict(node.metadata_props)
         return self._builder
 
     def _replace(self, node: ir.Node, result: ir.Value) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
@@ -57,7 +58,7 @@ class SplitRows(Pass[PassResult]):
             island = _Island.grow(model, node)
             if island.is_worth_it(self._large):
                 done.update(island.nodes)
-                island.split(GraphBuilder(model, names=names, before=island.nodes[-1]))
+                island.split(GraphBuilder(model, names=names, before=island.nodes[0]))
                 count += 1
         if count:  # what reads a result may stand before the last node of an island
             model.graph.sort()
@@ -94,6 +95,7 @@ class _Island:
         self._values = {start.outputs[0]}
         self._sums: set[ir.Value] = set()
         self.outputs: list[ir.Value] = []
+        self._halves: dict[tuple[ir.Value, int], tuple[ir.Value, ...]] = {}
 
     @classmethod
     def grow(cls, model: ir.Model, start: ir.Node) -> _Island:
@@ -187,13 +189,14 @@ class _Island:
     def split(self, builder: GraphBuilder) -> None:
         """Replace the nodes by two copies for half of the rows each."""
         middle = self.rows // 2
-        halves = [self._half(builder, 0, middle), self._half(builder, middle, self.rows)]
+        halves = [self._half(builder, 0), self._half(builder, middle)]
         for value in self.outputs:
             node = value.producer()
             assert node is not None
             builder.metadata = dict(node.metadata_props)
             parts = [half[value] for half in halves]
-            joined = builder.add(*parts) if value in self._sums else builder.concat(parts, 0)
+            # No Add: ONNX Runtime would fuse it with a product, which then runs after much else.
+            joined = builder.op("Sum", parts) if value in self._sums else builder.concat(parts, 0)
             joined.shape = value.shape
             name, value.name = value.name, builder.names.fresh(f"{value.name}__whole")
             joined.name = name
@@ -202,12 +205,12 @@ class _Island:
         for node in reversed(self.nodes):
             builder.graph.remove(node, safe=True)
 
-    def _half(self, builder: GraphBuilder, start: int, end: int) -> dict[ir.Value, ir.Value]:
-        """Write the nodes for the rows from `start` to `end`; return what stands for each value there."""
+    def _half(self, builder: GraphBuilder, start: int) -> dict[ir.Value, ir.Value]:
+        """Write the nodes for the half that begins with row `start`; return what stands for each value there."""
         copies: dict[ir.Value, ir.Value] = {}
         for node in self.nodes:
             builder.metadata = dict(node.metadata_props)
-            inputs = [self._part(builder, node, value, copies, start, end) for value in node.inputs]
+            inputs = [self._part(builder, node, value, copies, start) for value in node.inputs]
             (copies[node.outputs[0]],) = builder.nodes(node.op_type, inputs, _attributes(node))
         return copies
 
@@ -218,19 +221,29 @@ class _Island:
         value: ir.Value | None,
         copies: dict[ir.Value, ir.Value],
         start: int,
-        end: int,
     ) -> ir.Value | None:
         """Return what the copy of `node` reads in the place of `value`: of a tensor with rows, the rows of the half."""
         if value is None or value in copies:
             return None if value is None else copies[value]
         if self._weighs_rows(node):
-            return builder.slice(value, [start], [end], [1])
+            return self._cut(builder, value, 1, start)
         sizes, of_result = _sizes(value), _sizes(node.outputs[0])
         has_rows = sizes is not None and sizes[:1] == (self.rows,)
         if node.outputs[0] in self._sums or not has_rows or len(sizes or ()) < len(of_result or ()):
             return value  # axes of a sum, or what is the same for all rows
-        copies[value] = builder.slice(value, [start], [end], [0])
+        copies[value] = self._cut(builder, value, 0, start)
         return copies[value]
+
+    def _cut(self, builder: GraphBuilder, value: ir.Value, axis: int, start: int) -> ir.Value:
+        """Return the half of a value that begins with a row. Both are cut at once, as ONNX Runtime would.
+
+        It would do so in a node of its own, which runs later than it should.
+        """
+        if (value, axis) not in self._halves:
+            middle = self.rows // 2
+            sizes = builder.constant(np.array([middle, self.rows - middle], np.int64))
+            self._halves[value, axis] = builder.nodes("Split", [value, sizes], {"axis": axis}, outputs=2)
+        return self._halves[value, axis][1 if start else 0]
 
 
 def _rows_of(value: ir.Value | None) -> int | None:

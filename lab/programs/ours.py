@@ -44,7 +44,7 @@ def training_step(network: Network, level: str = "fp32", dtype: str = "float16",
 
     Args:
         network: the network.
-        level: "fp32"; Paddle's "O1" or "O2"; or "torch", PyTorch's autocast and scaler.
+        level: "fp32"; Paddle's "O1" or "O2"; "torch", PyTorch's autocast and scaler; or "raf", RAF's autocast.
         dtype: the low format.
         seed: of the initial values.
     """
@@ -55,9 +55,11 @@ def training_step(network: Network, level: str = "fp32", dtype: str = "float16",
         optimizer: Any = _optimizer(network, low_parameters=level == "O2")
         if level == "torch":
             optimizer = amp.decorate(optimizer, policy="torch", scaler="torch", dtype=dtype)
-        elif level != "fp32":
+        elif level not in ("fp32", "raf"):
             optimizer = static.amp.decorate(optimizer, level=level, dtype=dtype)
         optimizer.minimize(loss, startup)
+    if level == "raf":
+        main = amp.autocast(main, dtype=dtype)
     return Step(main, startup, loss, optimizer)
 
 

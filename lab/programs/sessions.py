@@ -73,6 +73,7 @@ class Sessions:
 def describe(graphs: Sequence[ir.Model]) -> dict[str, Any]:
     """Return bytes, launches by operator, and predicted milliseconds of a run of these graphs."""
     by_graph = [traffic(graph) for graph in graphs]  # once: it infers shapes, for seconds where a network is large
+    exact = [traffic(graph, tf32=False) for graph in graphs]
     costs = [cost for found in by_graph for cost in found]
     by_operator: collections.Counter[str] = collections.Counter()
     for cost in costs:
@@ -82,6 +83,8 @@ def describe(graphs: Sequence[ir.Model]) -> dict[str, Any]:
         name: {
             "ms": sum(predicted(found, device).milliseconds for found in by_graph),
             "graph_ms": sum(predicted(found, device, cuda_graph=True).milliseconds for found in by_graph),
+            "busy_ms": sum(predicted(found, device).busy_milliseconds for found in by_graph),
+            "exact_busy_ms": sum(predicted(found, device).busy_milliseconds for found in exact),
         }
         for name, device in DEVICES.items()
     }

@@ -158,15 +158,16 @@ def _casts(step: Record) -> str:
 
 def predictions(found: Record) -> str:
     """Return predicted milliseconds: a row for each step, a column for each device."""
-    heads = ["predicted ms", *DEVICES, "H100, graph"]
+    heads = ["predicted ms", *DEVICES, "H100, graph", "H100, busy", "H100, busy, exact float32"]
     rows = []
     for step in found["steps"]:
         predicted = step["ours"]["predicted"]
         cells = [f"{predicted[name]['ms']:.2f}" for name in DEVICES]
-        rows.append([f"{_label(step)}, ms", *cells, f"{predicted['H100']['graph_ms']:.2f}"])
+        last = [f"{predicted['H100'][kind]:.2f}" for kind in ("graph_ms", "busy_ms", "exact_busy_ms")]
+        rows.append([f"{_label(step)}, ms", *cells, *last])
     for step in found["torch"]:
         cells = [f"{step['predicted'][name]['ms']:.2f}" for name in DEVICES]
-        rows.append([f"{_torch_label(step['network'], step['dtype'])}, ms", *cells, ""])
+        rows.append([f"{_torch_label(step['network'], step['dtype'])}, ms", *cells, "", "", ""])
     return _table(heads, rows)
 
 
