@@ -394,14 +394,19 @@ class Trials:
         # What stays float32 is written as its source, without the shapes that a result has, which let more be fused.
         by_aim: dict[Aim, Candidate] = {"float32": candidate_of(self._source, policy, written=False)}
         for aim in ("low", "time"):
-            by_aim[aim] = self.candidate(self._trial(dataclasses.replace(policy, objective=aim))[0], policy)
+            by_aim[aim] = self.candidate(*self._trial(dataclasses.replace(policy, objective=aim)), policy)
         return by_aim
 
-    def candidate(self, converted: Program, policy: Policy) -> Candidate:
-        """Return `candidate_of` a converted program; all policies have the same device and sizes."""
+    def candidate(self, converted: Program, conversion: Conversion, policy: Policy) -> Candidate:
+        """Return `candidate_of` what is written of a converted program: its source where all of it is float32.
+
+        All policies have the same device and sizes.
+        """
         prediction = next((candidate for program, candidate in self._predicted if program is converted), None)
         if prediction is None:
-            prediction = candidate_of(converted, policy)
+            is_low = any(decision.precision == "low" for decision in conversion.assignment.decisions.values())
+            written = is_low or bool(policy.low_io)
+            prediction = candidate_of(converted if written else self._source, policy, written=written)
             self._predicted.append((converted, prediction))
         return prediction
 
@@ -415,7 +420,7 @@ class Trials:
         from amp_transpiler.precision.least_time import LEAST_GAIN
 
         low = dataclasses.replace(policy, objective="low")
-        times = [self.candidate(self._trial(tried)[0], policy).milliseconds for tried in (policy, low)]
+        times = [self.candidate(*self._trial(tried), policy).milliseconds for tried in (policy, low)]
         return low if times[1] < (1 - LEAST_GAIN) * times[0] else policy
 
     def taken(self, policy: Policy) -> tuple[Program, Conversion]:
@@ -500,6 +505,7 @@ def _finishing_passes(program: Program, policy: Policy) -> list[PassFor]:
         guard,
         PassFor({"Sigmoid", "Add"}, lambda: passes.PartFusions(_parted_kernels(policy))),
         *(_spelling_passes() if spells else ()),
+        PassFor({"GroupQueryAttention"}, lambda: passes.GuardCaches()),
         PassFor({"Transpose"}, lambda: passes.GuardTransposes()),
         PassFor({"Transpose"}, lambda: passes.GuardVectors()),
         PassFor({"BatchNormalization"}, lambda: training_passes.GuardStatistics()),

@@ -49,6 +49,7 @@ STAGES: tuple[Callable[[Job], None], ...] = (
     stages.decide_and_compare,  # a precision for each node, the rewriting, the comparison with float32; searched for
     stages.describe,  # every decision and its reason, in the report
     stages.predict,  # times and errors
+    stages.recommend,  # what its sessions should be opened with
     stages.refuse_failure,  # the end, where the result is not accurate enough
     stages.write_result,  # staged, checked as a file, put in its place
 )

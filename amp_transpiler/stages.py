@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
+from amp_transpiler.assess.session_options import recommended_options
 from amp_transpiler.child_process.child import start_early
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -41,6 +42,7 @@ from amp_transpiler.report.assembly import assemble
 from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization, Rescaling
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
+from amp_transpiler.runtime.session_options import SESSION_KEY
 from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.program_names import (
     declared_ports,
@@ -76,6 +78,7 @@ __all__ = [
     "optimize_source",
     "predict",
     "prepare_program",
+    "recommend",
     "refuse_failure",
     "write_result",
 ]
@@ -478,6 +481,17 @@ def predict(job: Job) -> None:
             )
     if job.basis is not None and job.basis.evidence is not None:
         job.facts.seen = add_errors(job.facts.decisions, job.prepared, job.basis.evidence, job.policy)
+
+
+def recommend(job: Job) -> None:
+    """Choose the options of the result's sessions; the metadata have them, except of what stays float32."""
+    job.program.model.metadata_props.pop(SESSION_KEY, None)  # of an earlier conversion
+    if job.program.is_training or job.program.step is not None:
+        return
+    with job.clock.phase("predict"):
+        job.facts.session_options = recommended_options(job.program.model, job.policy)
+    if job.facts.session_options and not job.facts.description.kept_float32:
+        job.program.model.metadata_props[SESSION_KEY] = job.facts.session_options.as_metadata()
 
 
 def refuse_failure(job: Job) -> None:

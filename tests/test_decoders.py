@@ -1,14 +1,21 @@
 """Decoders of language models as the builders of generative models write them, converted with low caches."""
 
 import collections
+import json
+import subprocess
+import sys
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import amp_transpiler as amp
-from tests.decoders import Decoder, feeds
-from tests.support import LIMITS, NUMPY, run
+from amp_transpiler.passes.guard_caches import GuardCaches
+from amp_transpiler.passes.manager import PassResult
+from tests.counted import SCRIPT
+from tests.decoders import HEAD, KV_HEADS, Decoder, feeds
+from tests.support import LIMITS, NUMPY, open_ort, run
 
 FORMS = {
     "rotary inside attention": {},
@@ -84,3 +91,102 @@ def test_caches_keep_their_type_unless_asked():
     types = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     assert types == {onnx.TensorProto.INT64, onnx.TensorProto.FLOAT}
     assert {row.precision for row in report.decisions if row.op == ATTENTION} == {"float16"}
+
+
+STEPS = {"token": {"length": 1, "past": 4}, "prompt": {"length": 3, "past": 0}}
+
+
+def saved(folder, model, step):
+    """Write a model and the inputs of a step; return what `launches.py count` takes."""
+    np.savez(folder / "step.npz", **step)
+    onnx.save(model, folder / "decoder.onnx")
+    return [folder / "decoder.onnx", "--feeds", str(folder / "step.npz")]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("caches", ["float32", "low"])
+def test_each_step_runs_on_cuda(counted, tmp_path, caches, step):
+    """With float32 caches, too, whose casts ONNX Runtime would have share their memory with what grows."""
+    model = Decoder().build()
+    keep = True if caches == "float32" else names_kept(model)
+    converted = amp.transpile(model, keep_io_types=keep, prefer="size", verify=False).program.to_onnx()
+    counts = counted.model(*saved(tmp_path, converted, feeds(model, **STEPS[step])))
+    assert counts["fused"]["GroupQueryAttention"] == 2
+    assert "GroupQueryAttention" not in counts["cpu_ops"]
+    # The logits and, unless they are low, four caches before and after; those before the prompt are empty. One cast
+    # makes int32 of the lengths.
+    casts = {"low": 1, "float32": 9 if step == "token" else 5}[caches]
+    assert counts["kinds"]["cast"] == casts + 1
+
+
+def test_a_cast_cache_that_grows_fails_without_its_guard(tmp_path, monkeypatch):
+    monkeypatch.setattr(GuardCaches, "call", lambda _, model: PassResult(model, modified=False))
+    model = Decoder().build()
+    converted = amp.transpile(model, prefer="size", verify=False).program.to_onnx()
+    path, *options = saved(tmp_path, converted, feeds(model, **STEPS["token"]))
+    command = [sys.executable, SCRIPT, "count", "--json", *options, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 3:
+        pytest.skip(f"launches: {done.stderr.strip()}")
+    assert "Shape mismatch attempting to re-use buffer" in json.loads(done.stdout)["error"]
+
+
+@pytest.mark.parametrize("caches", ["float32", "low"])
+@pytest.mark.parametrize("form", FORMS)
+def test_no_decoder_is_predicted_slower_than_its_source(form, caches):
+    """CUDA has GroupQueryAttention in 16 bits only, so a float32 source waits for copies to the CPU and back.
+
+    Of packed projections these are few; casts of four small caches cost as much as they do.
+    """
+    model = Decoder(**FORMS[form]).build()
+    keep = True if caches == "float32" else names_kept(model)
+    dims = {"sequence_length": 1, "past_sequence_length": 127, "total_sequence_length": 128}
+    report = amp.transpile(model, keep_io_types=keep, dims=dims, verify=False)
+    times = report.known_times()
+    if (form, caches) == ("packed projections", "float32"):
+        assert times.result == times.fp32
+        return
+    assert {row.precision for row in report.decisions if row.op == ATTENTION} == {"float16"}
+    assert times.result < times.fp32
+
+
+def stepped(session, model, *, capacity):
+    """Run a prompt and three tokens; return their logits. Caches are one shared buffer, unless `capacity` is 0."""
+    names = [value.name for value in model.graph.input if value.name.startswith("past_")]
+    shape = (1, KV_HEADS, capacity, HEAD)
+    shared = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float16)) for name in names}
+    tokens, logits = np.array([[7, 3, 11]]), []
+    for total in (3, 4, 5, 6):
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", tokens)
+        binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
+        for name in names:
+            binding.bind_ortvalue_input(name, shared[name])
+        for output in session.get_outputs():
+            before = shared.get(output.name.replace("present", "past_key_values"))
+            if before is not None and capacity:
+                binding.bind_ortvalue_output(output.name, before)
+            else:
+                binding.bind_output(output.name)
+        session.run_with_iobinding(binding)
+        results = dict(zip((output.name for output in session.get_outputs()), binding.get_outputs(), strict=True))
+        shared = {name: results[name.replace("past_key_values", "present")] for name in names}
+        logits.append(results["logits"].numpy())
+        tokens = logits[-1][:, -1:].argmax(-1)
+    return logits
+
+
+@pytest.mark.parametrize("form", ["rotary inside attention", "quantised weights", "packed projections"])
+def test_a_shared_buffer_of_low_caches_gives_what_growing_ones_do(form):
+    """`past_present_share_buffer`: names, sizes and lengths are those of the source, in float16."""
+    model = Decoder(**FORMS[form]).build()
+    converted = amp.transpile(model, keep_io_types=names_kept(model), verify=False).program.to_onnx()
+    ports = [(*proto.graph.input, *proto.graph.output) for proto in (model, converted)]
+    for before, after in zip(*ports, strict=True):
+        old, new = before.type.tensor_type, after.type.tensor_type
+        assert (before.name, old.shape) == (after.name, new.shape)
+        is_cache = before.name.startswith(("past_", "present."))
+        assert new.elem_type == (onnx.TensorProto.FLOAT16 if is_cache else old.elem_type)
+    session = open_ort(converted, optimized=True)
+    for shared, grown in zip(stepped(session, model, capacity=8), stepped(session, model, capacity=0), strict=True):
+        np.testing.assert_array_equal(shared, grown)

@@ -49,6 +49,8 @@ NAMES = {
     "Program",
     "Report",
     "Session",
+    "RecommendedOptions",
+    "session_options",
     "StepProfile",
     "Variable",
     "VerificationError",

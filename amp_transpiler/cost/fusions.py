@@ -97,8 +97,8 @@ for _name, _texts, _written in _FORMS:
 class _Planner:
     """Works out a plan, graph by graph."""
 
-    def __init__(self, sizes: Sizes, *, written: bool) -> None:
-        self.sizes, self.written = sizes, written
+    def __init__(self, sizes: Sizes, *, written: bool, spreads_biases: bool) -> None:
+        self.sizes, self.written, self.spreads_biases = sizes, written, spreads_biases
         self.gone: set[ir.Node] = set()
         self.constants: set[ir.Value] = set()
         self.fused: dict[ir.Node, Fused] = {}  # by each of its nodes
@@ -347,11 +347,24 @@ def _then_scaled(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
 
 
 def _then_biased(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
-    """Yield an addition to the product of two matrices."""
-    if len(planner.sizes.shape(fused.last.outputs[0]) or ()) == 2 and len(fused.nodes) == 1:
+    """Yield an addition to the product of two matrices; also of a matrix and a batch, where that is asked for."""
+    rank = len(planner.sizes.shape(fused.last.outputs[0]) or ())
+    is_batch = planner.spreads_biases and rank == 3 and _is_batch_of_rows(planner, fused.anchor)
+    if (rank == 2 or is_batch) and len(fused.nodes) == 1:
         for node in _reader(fused, "Add"):
             if any(value is not None and planner.is_constant(value) for value in node.inputs):
                 yield node
+
+
+def _is_batch_of_rows(planner: _Planner, product: ir.Node) -> bool:
+    """Whether a product multiplies a batch of rows, whose sizes ONNX Runtime knows, by one matrix."""
+    batch, matrix = product.inputs[:2]
+    return (
+        not planner.sizes.is_open
+        and planner.sizes.is_inferred(batch)
+        and len(planner.sizes.shape(batch) or ()) == 3
+        and len(planner.sizes.shape(matrix) or ()) == 2
+    )
 
 
 def _folded(planner: _Planner, fused: Fused) -> Iterator[ir.Node]:
@@ -392,7 +405,7 @@ _TAKES_IN: Mapping[str, tuple[_TakesIn, ...]] = MappingProxyType(
 )
 
 
-def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, written: bool = False) -> Plan:
+def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, written: bool = False, spreads_biases: bool = False) -> Plan:
     """Return what becomes of the nodes of some graphs.
 
     Args:
@@ -400,8 +413,10 @@ def plan_of(graphs: Iterable[ir.Graph], sizes: Sizes, *, written: bool = False) 
         sizes: of all its values.
         written: the nodes are those of a file that this package will write: with all shapes, and with normalisations in
             the form that ONNX Runtime knows.
+        spreads_biases: a batch of rows times a matrix, and its bias, become a Gemm, too. MatMulAddFusion makes most
+            of them one where sizes are fixed; that it makes none is what sessions with `amp.session_options` do.
     """
-    planner = _Planner(sizes, written=written)
+    planner = _Planner(sizes, written=written, spreads_biases=spreads_biases)
     for graph in graphs:
         planner.plan(graph)
     return Plan(frozenset(planner.gone), tuple(dict.fromkeys(planner.fused.values())), frozenset(planner.constants))

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from amp_transpiler.cost.call import Call
-from amp_transpiler.cost.products import convolved, multiplied
+from amp_transpiler.cost.operators import FLOPS, LAUNCHES
+from amp_transpiler.cost.products import convolved, multiplied, multiplied_by_few_bits
 from amp_transpiler.cost.work import Work
 from amp_transpiler.graph.constness import constant_of
 
@@ -163,6 +164,15 @@ def _gemm(call: Call) -> list[Work]:
     return [*spread, *multiplied(call)]
 
 
+def _cached_attention(call: Call) -> list[Work]:
+    """Attend in one kernel; what rotates, appends and finds lengths is little, and no price list knows it."""
+    flops, size = FLOPS[call.op](call.node, call.sizes), sum(map(call.sizes.bytes, (*call.inputs, *call.node.outputs)))
+    beside = Work(
+        f"{call.op}, beside it", call.format, call.elements, count=LAUNCHES[call.op](call.node, call.sizes) - 1
+    )
+    return [Work(call.op, call.rate, call.elements, flops=flops, bytes=size), beside]
+
+
 _PRICED_AS: Mapping[str, str] = MappingProxyType({"Relu": "Relu", "Erf": "Erf", "Gelu": "Gelu", "BiasGelu": "Gelu"})
 _UNARY = (
     *("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "FastGelu", "Floor", "Gelu", "HardSigmoid", "IsInf", "IsNaN"),
@@ -200,6 +210,8 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
         "HyperConnectionPostMix": _moved("HyperConnectionPostMix"),
         **dict.fromkeys(("MatMul", "FusedMatMul", "TransposeMatMul"), multiplied),
+        "GroupQueryAttention": _cached_attention,
+        "MatMulNBits": multiplied_by_few_bits,
         "Gemm": _gemm,
         "FusedGemm": _gemm,
         **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv"), convolved),

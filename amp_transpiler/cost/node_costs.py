@@ -22,6 +22,7 @@ from amp_transpiler.cost.operators import (
     READS_WHAT_IT_WRITES,
     SCATTERS,
     SCRATCH,
+    WITHOUT_FLOAT32,
     WITHOUT_KERNEL,
     adds_bias,
     copied_bytes,
@@ -54,6 +55,7 @@ class NodeCost:
         rate: the format in which the device multiplies.
         kernels: what its kernels go through, which is what they are charged for.
         rare: it is in the smaller branch of an `If` of which it is not known which branch runs.
+        waits: copies between the device and main memory, for each of which the host waits.
     """
 
     node: ir.Node
@@ -65,6 +67,7 @@ class NodeCost:
     rate: Rate
     kernels: tuple[Work, ...] = ()
     rare: bool = False
+    waits: int = 0
 
     @property
     def bytes(self) -> int:
@@ -79,6 +82,7 @@ def traffic(
     tf32: bool = True,
     fuse: bool = False,
     written: bool = False,
+    spreads_biases: bool = False,
 ) -> list[NodeCost]:
     """Return the cost of every node, bodies' nodes included, in the model's order.
 
@@ -92,9 +96,10 @@ def traffic(
         fuse: whether ONNX Runtime is yet to optimize the model: what it fuses counts as one node, the one that computes
             most, and what it folds as nothing. Otherwise everything is counted as it stands.
         written: whether this package will write the file, with all shapes: ONNX Runtime fuses more where it knows them.
+        spreads_biases: whether biases of batches of rows become part of a Gemm; see `plan_of`.
     """
-    sizes = sizes_of(model, dims)
-    plan = plan_of((scope.graph for scope in scopes(model)), sizes, written=written) if fuse else NO_PLAN
+    sizes, graphs = sizes_of(model, dims), (scope.graph for scope in scopes(model))
+    plan = plan_of(graphs, sizes, written=written, spreads_biases=spreads_biases) if fuse else NO_PLAN
     return costs_of(model, sizes, plan, tf32=tf32)
 
 
@@ -112,6 +117,8 @@ def costs_of(model: ir.Model, sizes: Sizes, plan: Plan, *, tf32: bool = True) ->
             costs.append(_nothing(node))
         elif _runs_elsewhere(node):
             costs.append(_casts_around(node, sizes))
+        elif node.op_type in WITHOUT_FLOAT32 and sizes.dtype(node.inputs[0]) == ir.DataType.FLOAT:
+            costs.append(_repeated(_copies_around(node, sizes), sizes.runs(node.graph)))
         elif node in plan.gone or (fused is not None and fused.anchor is not node):
             costs.append(_nothing(node))
         else:
@@ -146,10 +153,30 @@ def _casts_around(node: ir.Node, sizes: Sizes) -> NodeCost:
     return dataclasses.replace(_nothing(node), read=taken + 2 * results, written=2 * taken + results)
 
 
+def _copies_around(node: ir.Node, sizes: Sizes) -> NodeCost:
+    """Return the cost of a float32 node that the CPU runs: each operand is copied there, and each result back.
+
+    Copies are no launches, but the host waits for each. They are charged, like the operations, as those of a kernel
+    without a price, at rates of the device, which is far less than what they take. What is fed goes to the CPU at once.
+    """
+    read = [value for value in node.inputs if value is not None and value.producer() is not None]
+    read = [value for value in read if constant_of(value) is None and sizes.dtype(value) == ir.DataType.FLOAT]
+    written = [value for value in node.outputs if value.uses() or value.is_graph_output()]
+    copied = tuple(
+        Work("Copy from or to the CPU", "float32", sizes.elements(value), bytes=sizes.bytes(value))
+        for value in (*read, *written)
+    )
+    flops = FLOPS[node.op_type](node, sizes) if node.op_type in FLOPS else 0
+    taken, results = (sum(map(sizes.bytes, values)) for values in (read, written))
+    computed = Work(f"{node.op_type} on the CPU", "float32", sizes.elements(node.outputs[0]), flops=flops)
+    kernels = (*copied, computed)
+    return NodeCost(node, 0, taken, results, 0, flops, "float32", kernels, waits=len(copied))
+
+
 def _repeated(cost: NodeCost, runs: int) -> NodeCost:
     if runs == 1:
         return cost
-    counted = {name: runs * getattr(cost, name) for name in ("launches", "read", "written", "copied", "flops")}
+    counted = {name: runs * getattr(cost, name) for name in ("launches", "read", "written", "copied", "flops", "waits")}
     kernels = tuple(dataclasses.replace(work, count=runs * work.count) for work in cost.kernels)
     return dataclasses.replace(cost, kernels=kernels, **counted)
 

@@ -26,11 +26,14 @@ __all__ = [
     "MOVES",
     "ONLY_SHAPES",
     "READS_WHAT_IT_WRITES",
+    "ROWS_OF_FEW_BITS",
     "SCATTERS",
     "SCRATCH",
+    "WITHOUT_FLOAT32",
     "WITHOUT_KERNEL",
     "adds_bias",
     "copied_bytes",
+    "few_bit_rows",
     "in_place",
     "requantized",
 ]
@@ -38,6 +41,7 @@ __all__ = [
 Number: TypeAlias = Callable[[ir.Node, Sizes], int]
 
 LOW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+ROWS_OF_FEW_BITS = 16  # of a product with weights of few bits that one kernel reads as they are
 # The output lies in the input's memory.
 ALIASES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 # Of their first input they take only what they write.
@@ -51,6 +55,8 @@ VARIADIC = ("Sum", "Max", "Min", "Mean")
 HOST = frozenset({"Shape", "Size"})
 # The CUDA provider has no kernel for them: they run on the CPU, and their results are copied to the device.
 WITHOUT_KERNEL = frozenset({"NonMaxSuppression", "STFT"})
+# It has kernels for 16 bits only: in float32 they run on the CPU, between copies.
+WITHOUT_FLOAT32 = frozenset({"GroupQueryAttention", "QMoE", "SparseAttention"})
 # Inputs that CUDA kernels take from main memory: to compute one of them on the host is no reason to stay there.
 HOST_INPUTS: Mapping[str, frozenset[int]] = MappingProxyType(
     {
@@ -97,6 +103,14 @@ def _attention(node: ir.Node, sizes: Sizes) -> int:
     return 4 * math.prod(query) * key[-2] if query else 0
 
 
+def _grouped_attention(node: ir.Node, sizes: Sizes) -> int:
+    """Count the same over all tokens so far: query is [B, S, D], alone or with key and value, past [B, H, P, D]."""
+    query, past = _shape(node, 0, sizes), _shape(node, 3, sizes)
+    if len(query) != 3:
+        return 0
+    return 4 * sizes.elements(node.outputs[0]) * (query[1] + (past[2] if len(past) == 4 else 0))
+
+
 def _packed_attention(node: ir.Node, sizes: Sizes) -> int:
     """Count attention with the projections before it: input [B, S, I], weight [I, 3 D] of query, key and value."""
     tokens, weight = _shape(node, 0, sizes), _shape(node, 1, sizes)
@@ -120,7 +134,8 @@ FLOPS: Mapping[str, Number] = MappingProxyType(
         "QLinearConv": lambda node, sizes: _conv(node, sizes, weight=3),
         "ConvTranspose": _conv_transpose,
         "Attention": lambda node, sizes: (_packed_attention if node.domain else _attention)(node, sizes),
-        **dict.fromkeys(("MultiHeadAttention", "GroupQueryAttention"), _attention),
+        "MultiHeadAttention": _attention,
+        "GroupQueryAttention": _grouped_attention,
         **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     }
 )
@@ -186,6 +201,22 @@ def _multi_head_attention(node: ir.Node, sizes: Sizes) -> int:
     if not _is_low(node, sizes) or _has(node, 4):
         return 7
     return 4 if _has(node, 3) else 1
+
+
+def _cached_attention(node: ir.Node, sizes: Sizes) -> int:
+    """Rotate and append in two kernels, attend in one; find the lengths for a past that is not empty."""
+    past = _shape(node, 3, sizes)
+    return 3 + (len(past) == 4 and past[2] > 0)
+
+
+def _few_bits(node: ir.Node, sizes: Sizes) -> int:
+    """Multiply few rows at once, and more of them by a matrix that was written in full."""
+    return 1 + (few_bit_rows(node, sizes) > ROWS_OF_FEW_BITS)
+
+
+def few_bit_rows(node: ir.Node, sizes: Sizes) -> int:
+    """Return the rows that a product with weights of few bits multiplies."""
+    return math.prod(_shape(node, 0, sizes)[:-1])
 
 
 def _embedding(node: ir.Node, _: Sizes) -> int:
@@ -260,6 +291,8 @@ LAUNCHES: Mapping[str, Number] = MappingProxyType(
         **dict.fromkeys(("Slice", "Transpose"), _moved),
         "Attention": _fused_attention,
         "MultiHeadAttention": _multi_head_attention,
+        "GroupQueryAttention": _cached_attention,
+        "MatMulNBits": _few_bits,
         "EmbedLayerNormalization": _embedding,
         "GroupNormalization": lambda *_: 18,  # ONNX Runtime runs it as the function that ONNX defines
         **dict.fromkeys(("GatherND", "GroupNorm", "ReduceSumSquare"), lambda *_: 2),

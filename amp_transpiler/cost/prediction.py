@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -24,14 +24,16 @@ class Kernel:
     Attributes:
         seconds: that the device takes, with the gap before the next kernel.
         calls: of the host.
+        waits: whether the host waits for its end.
     """
 
     seconds: float
     calls: int
+    waits: bool = False
 
     def alone(self, launch: float) -> float:
-        """Return its time or that of its calls, `launch` seconds each, whichever is longer."""
-        return max(self.seconds, self.calls * launch)
+        """Return its time or that of its calls, `launch` seconds each, whichever is longer; both if the host waits."""
+        return self.seconds + self.calls * launch if self.waits else max(self.seconds, self.calls * launch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,6 +148,34 @@ def pays_from(
     while largest - least > 1:
         middle = (least + largest) // 2
         least, largest = (least, middle) if pays(middle) else (middle, largest)
+    if largest >= SMALLEST or open_dims(low_model).get(dim, 0) > 1:
+        return largest
+    return _nearby(largest, lambda size: _is_faster(low_model, fp32_model, device, {**(dims or {}), dim: size}))
+
+
+def _is_faster(low_model: ir.Model, fp32_model: ir.Model, device: Device, dims: Mapping[str, int]) -> bool:
+    low = predicted(traffic(low_model, dims, fuse=True, written=True), device)
+    return low.milliseconds < predicted(traffic(fp32_model, dims, fuse=True), device).milliseconds
+
+
+def _nearby(size: int, pays: Callable[[int], bool]) -> int | None:
+    """Return the size from which on the models themselves pay, sought from one that a curve tells; None for none.
+
+    Small sizes have other kernels than those that a curve goes through.
+    """
+    least, largest = size // 2, size
+    if pays(size):
+        while least and pays(least):
+            least, largest = least // 2, least
+    else:
+        least, largest = size, 2 * size
+        while not pays(largest):
+            if largest >= LARGEST:
+                return None
+            least, largest = largest, 2 * largest
+    while largest - least > 1:
+        middle = (least + largest) // 2
+        least, largest = (least, middle) if pays(middle) else (middle, largest)
     return largest
 
 
@@ -229,6 +259,7 @@ def time_of(kernels: Iterable[Kernel], launch: float, *, cuda_graph: bool = Fals
         if not cuda_graph:
             asked += kernel.calls * launch
         done = max(done, asked) + kernel.seconds
+        asked = max(asked, done) if kernel.waits else asked
     return done + (launch if cuda_graph else 0.0)
 
 
@@ -240,6 +271,6 @@ def kernel_of(cost: NodeCost, device: Device, gap: float | None = None) -> Kerne
         device: where it runs.
         gap: seconds between two kernels; those of a run without a CUDA graph if it is left out.
     """
-    calls = max(1, cost.launches + bool(cost.copied))
+    calls = max(1, cost.launches + bool(cost.copied) + cost.waits)
     gap = price_list().gap if gap is None else gap
-    return Kernel(sum(seconds_of(work, device) for work in cost.kernels) + calls * gap, calls)
+    return Kernel(sum(seconds_of(work, device) for work in cost.kernels) + calls * gap, calls, cost.waits > 0)

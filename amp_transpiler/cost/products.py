@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from amp_transpiler.cost.call import Call
+from amp_transpiler.cost.operators import ROWS_OF_FEW_BITS, few_bit_rows
 from amp_transpiler.cost.work import Work
 
-__all__ = ["convolved", "multiplied"]
+__all__ = ["convolved", "multiplied", "multiplied_by_few_bits"]
 
 ALIGNED = {"float16": 8, "bfloat16": 8, "tf32": 4, "float32": 4}  # elements that a leading dimension is a multiple of
 THIN = 16  # a side up to which a product is bound by reading the other operand
@@ -59,6 +60,18 @@ def _product(call: Call, m: int, n: int, k: int, batch: int, leading: tuple[int,
         return [Work("Product", call.rate, 0, steps=min(k, LONGEST), flops=flops, bytes=size)]
     kernel = "Product of odd rows" if any(length % 2 for length in leading) else "Product of unaligned rows"
     return [Work(kernel, call.rate, 0, steps=min(k, LONGEST), flops=flops, bytes=size)]
+
+
+def multiplied_by_few_bits(call: Call) -> list[Work]:
+    """Multiply few rows by a matrix as it is stored, in few bits; more of them once it is written in full."""
+    rows, k, n = few_bit_rows(call.node, call.sizes), call.attribute("K", 0), call.attribute("N", 0)
+    stored = sum(map(call.sizes.bytes, call.inputs[1:]))
+    if rows > ROWS_OF_FEW_BITS:
+        size = k * n * (2 if call.rate in ("float16", "bfloat16") else 4)
+        spread = Work("Dequantize", call.format, k * n, bytes=stored + size)
+        return [spread, *_product(call, rows, n, k, 1, (k, k, n))]
+    moved = stored + call.sizes.bytes(call.inputs[0]) + call.sizes.bytes(call.output)
+    return [Work(call.op, call.rate, call.elements, flops=2 * rows * k * n, bytes=moved)]
 
 
 def convolved(call: Call) -> list[Work]:

@@ -76,6 +76,19 @@ def _few_bits(node: ir.Node, shapes: Shapes) -> Shapes:
     return [None if not shapes[0] else (*shapes[0][:-1], node.attributes.get_int("N", 1))]
 
 
+def _grouped_attention(node: ir.Node, shapes: Shapes) -> Shapes:
+    """Return the query's own part, if key and value are behind it, and the past with the new tokens."""
+    query, past = shapes[0], shapes[3] if len(shapes) > 3 else None
+    if not query or len(query) != 3:
+        return [None] * len(node.outputs)
+    heads, shared = node.attributes.get_int("num_heads", 1), node.attributes.get_int("kv_num_heads", 1)
+    is_packed = len(node.inputs) < 2 or node.inputs[1] is None
+    width = query[2] * heads // (heads + 2 * shared) if is_packed else query[2]
+    caches = None if past is None or len(past) != 4 else (*past[:2], past[2] + query[1], past[3])
+    results: Shapes = [(*query[:2], width), caches, caches]
+    return results[: len(node.outputs)]
+
+
 def _like_the_first(node: ir.Node, shapes: Shapes) -> Shapes:
     """Return the first shape: of operators of one input, of several spread over each other, and of unknown ones."""
     return [shapes[0] if shapes else None] * len(node.outputs)
@@ -105,6 +118,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "EmbedLayerNormalization": _embedding,
         "DynamicQuantizeLSTM": _recurrent,
         **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _few_bits),
+        "GroupQueryAttention": _grouped_attention,
         "QLinearConcat": _joined,
         **dict.fromkeys(("QLinearAdd", "QLinearMul"), _spread),
     }

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from amp_transpiler.passes.fill_sums import FillSums as FillSums
     from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm as FoldBatchNorm
     from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes as FoldKnownSizes
+    from amp_transpiler.passes.guard_caches import GuardCaches as GuardCaches
     from amp_transpiler.passes.guard_fusions import GuardFusions as GuardFusions
     from amp_transpiler.passes.guard_transposes import GuardTransposes as GuardTransposes
     from amp_transpiler.passes.guard_vectors import GuardVectors as GuardVectors

@@ -121,6 +121,7 @@ def _longest(kernels: Sequence[Sequence[Kernel]], launch: float) -> tuple[float,
             if kernel.calls and asked >= done:  # the device waits for the host
                 done, place = asked, number - 1
             done += kernel.seconds
+            asked = max(asked, done) if kernel.waits else asked
     return done, place
 
 

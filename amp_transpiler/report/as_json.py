@@ -36,6 +36,7 @@ def report_as_dict(report: ReportRecord) -> dict[str, Any]:
     fields["predicted_ms"], fields["pays_from"] = report.predicted_ms, report.pays_from
     fields["predicted_from"], fields["predicted_graph_ms"] = report.predicted_from, report.predicted_graph_ms
     fields["slower"], fields["needs_onnxruntime"] = report.slower, report.needs_onnxruntime
+    fields["session_code"] = report.session_code
     fields["notes"] = remarks(report)
     fields["verdict_word"] = report.verdict_word
     converted = plain(fields)

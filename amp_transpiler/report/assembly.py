@@ -78,6 +78,7 @@ def assemble(facts: Facts, destination: pathlib.Path | None, clock: Clock | None
         warnings=facts.warnings,
         seconds=0.0 if clock is None else clock.total(),
         phases={} if clock is None else clock.phases,
+        session_options=facts.session_options,
     )
 
 

@@ -12,6 +12,7 @@ from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.record import CastRow, DecisionRow, FrontierPoint, MetricValue, PredictedTimes
 from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Judgement, Verdict
+from amp_transpiler.runtime.session_options import NO_OPTIONS, RecommendedOptions
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
@@ -245,6 +246,7 @@ class Facts:
         replay: what of a recipe does not fit (`describe`).
         prediction: predicted times (`predict`).
         seen: what data showed of the nodes (`predict`).
+        session_options: what its sessions on the target should have (`recommend`).
         is_source_file: the written file is that of the source (`write_result`).
         file_check: what checks of the written file showed (`write_result`).
         written_bytes: bytes of the written files; None if nothing is written (`write_result`, `copy_unchanged`,
@@ -261,6 +263,7 @@ class Facts:
     replay: Findings = Findings()
     prediction: Prediction | None = None
     seen: SeenNodes | None = None
+    session_options: RecommendedOptions = NO_OPTIONS
     is_source_file: bool = False
     file_check: FileCheck = FileCheck()
     written_bytes: int | None = None

@@ -14,6 +14,7 @@ from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Verdict, judgement_of
+from amp_transpiler.runtime.session_options import NO_OPTIONS, RecommendedOptions
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State
@@ -237,6 +238,7 @@ class ReportRecord:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
+    session_options: RecommendedOptions = NO_OPTIONS
 
     def __post_init__(self) -> None:
         if not self.asked and self.level is not None:
@@ -286,6 +288,11 @@ class ReportRecord:
     def predicted_from(self) -> str:
         """Whose prices the predicted times are made of, and the share that no measurement covers; empty: not known."""
         return self.known_times().basis
+
+    @property
+    def session_code(self) -> str:
+        """Python that opens the result with its `session_options`, without this package: at most three lines."""
+        return self.session_options.code(self.destination or self.source)
 
     def known_times(self) -> PredictedTimes:
         """Return `times`, predicted now if they have not been."""

@@ -67,6 +67,8 @@ class Report(ReportRecord):
         settings: the options that differ from their defaults, as a recipe holds them.
         seconds: wall-clock time of the whole conversion.
         phases: phase -> seconds.
+        session_options: what sessions of the result on CUDA should have beside ONNX Runtime's defaults; its file says
+            so in its metadata, `amp_transpiler.Session` does it, and `session_options.code(path)` is Python for others.
     """
 
     def draw(self, path: str | os.PathLike[str]) -> None:

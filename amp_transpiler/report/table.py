@@ -150,6 +150,7 @@ def _facts(report: ReportRecord, *, failed: bool) -> RenderableType:
         grid.add_row("no kernel", Text(_missing(report)))
     if report.engine is not None:
         grid.add_row("engine", Text(printable(engine_words(report.engine))))
+    _add_session(grid, report)
     if report.checks:
         grid.add_row("checks", Text(printable("; ".join(report.checks))))
     grid.add_row("verdict", Text(printable(report.verdict), style=_verdict_style(report, failed=failed)))
@@ -168,6 +169,14 @@ def _add_predicted(grid: Table, report: ReportRecord) -> None:
         grid.add_row("predicted", Text(printable(predicted)))
         if report.predicted_from:
             grid.add_row("", report.predicted_from)
+
+
+def _add_session(grid: Table, report: ReportRecord) -> None:
+    """Add what a session of the result should have beside ONNX Runtime's defaults, as Python."""
+    if report.session_options:
+        grid.add_row("session", f"faster without {', '.join(report.session_options.disabled)}:")
+        for line in report.session_code.splitlines():
+            grid.add_row("", Text(printable(line)))
 
 
 def _node_counts(report: ReportRecord) -> Text:

@@ -19,6 +19,7 @@ from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.openable import Openable
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.provider_options import LAYOUTS, Layout, Use, refuse_options
+from amp_transpiler.runtime.session_options import session_options
 
 __all__ = ["Opening", "Wish", "open_form", "open_with_options", "wish_for"]
 
@@ -36,6 +37,7 @@ class Wish:
         given: those of them that the caller gave.
         use: the kind of session; None where the place's provider has no options.
         layout: the order of dimensions that convolutions compute in.
+        disabled: optimizers of ONNX Runtime that the model's metadata ask to leave out.
         cuda_graph: True for a CUDA graph or an error, None for one if possible.
         obstacle: why there can be no CUDA graph, as far as the program tells.
     """
@@ -46,6 +48,7 @@ class Wish:
     given: Mapping[str, str] = dataclasses.field(default_factory=dict)
     use: Use | None = None
     layout: Layout = "nchw"
+    disabled: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def wish_for(
         raise OptionError(f"cuda_graph=True, but no graph is possible: {reason}")
     use: Use = "fixed" if _is_fixed(loaded) else "free"
     options = {**place.options_for(use), **LAYOUTS[layout], **caller_options}
-    return Wish(options, cuda_graph, reason, caller_options, use, layout)
+    return Wish(options, cuda_graph, reason, caller_options, use, layout, session_options(loaded).disabled)
 
 
 def open_form(form: Openable, place: Place, wish: Wish) -> Opening:
@@ -121,11 +124,11 @@ def open_form(form: Openable, place: Place, wish: Wish) -> Opening:
     error, why = None, wish.obstacle
     if place.has_provider_options and not why:
         try:
-            session = _opened(form, place, {**wish.options, _GRAPH: "1"})
+            session = _opened(form, place, wish, {_GRAPH: "1"})
             return Opening(session, cuda_graph=True, cpu_nodes=ort.nodes_on_cpu(session))
         except ort.ORT_ERRORS as refused:  # by the model or by the graph: without one it will be seen
             error, why = refused, ort.error_text(refused)
-    session = _opened(form, place, wish.options)
+    session = _opened(form, place, wish, {})
     nodes = ort.nodes_on_cpu(session)
     if error and nodes:
         why = f"{len(nodes)} of its nodes run on the CPU: {first_few(nodes, 5)}"
@@ -134,8 +137,9 @@ def open_form(form: Openable, place: Place, wish: Wish) -> Opening:
     return Opening(session, no_cuda_graph=why, cpu_nodes=nodes)
 
 
-def _opened(form: Openable, place: Place, options: Mapping[str, str]) -> onnxruntime.InferenceSession:
-    settings = dataclasses.replace(form.settings, provider_options=tuple(options.items()))
+def _opened(form: Openable, place: Place, wish: Wish, more: Mapping[str, str]) -> onnxruntime.InferenceSession:
+    options = {**wish.options, **more}
+    settings = dataclasses.replace(form.settings, provider_options=tuple(options.items()), disabled=wish.disabled)
     return open_with_options(form.model, settings, place)
 
 

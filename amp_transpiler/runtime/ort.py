@@ -105,6 +105,7 @@ class SessionSettings:
         record_assignment: remember the provider of each node, for `nodes_on_cpu`.
         provider_options: options of the place's own provider, as pairs (see `provider_options.CUDA_OPTIONS`).
         shared_memory: whether the session takes its memory from the allocator that the sessions of a place share.
+        disabled: further optimizers that are left out: a model's own wish (see `session_options`).
         cached: whether the optimized graph may be taken from the cache, and kept there (see `graph_cache`).
         written_to: the file that ONNX Runtime writes the optimized graph to.
         profiled_to: the beginning of the name of a file that the times of all nodes are written to.
@@ -123,6 +124,7 @@ class SessionSettings:
     record_assignment: bool = False
     provider_options: tuple[tuple[str, str], ...] = ()
     shared_memory: bool = False
+    disabled: tuple[str, ...] = ()
     cached: bool = False
     written_to: str = ""
     profiled_to: str = ""
@@ -170,7 +172,7 @@ class SessionSettings:
         merging = _MERGING_OPTIMIZERS if self.lean else ()
         idle = IDLE_OPTIMIZERS if self.quick else ()
         delaying = _DELAYING_OPTIMIZERS if self.lean and not self.quick else ()
-        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle, *delaying]
+        return [*_BROKEN_OPTIMIZERS, *transposes, *merging, *idle, *delaying, *self.disabled]
 
 
 _DEFAULTS = SessionSettings()

@@ -47,7 +47,7 @@ def balanced_conversion(
         if best.excess > 1.0:
             del known[aim]
         elif aim != "float32":  # that of the source is known
-            known[aim] = trials.candidate(best.program, policy)
+            known[aim] = trials.candidate(best.program, best.conversion, policy)
     notes[:] = dict.fromkeys(notes)  # searches may say the same
     chosen = by_aim[balanced(known)] if known else min(by_aim.values(), key=lambda searched: searched.best.excess)
     if frontier and not chosen.curve:

@@ -282,10 +282,11 @@ def test_what_has_no_price_costs_its_bytes_and_is_said_to():
         ([(20, 1)] * 3, 65, 65),  # the device is: the host runs ahead
         ([(20, 1), (2, 1), (2, 1), (2, 1)], 31, 31),  # a long kernel hides the calls behind it
         ([(2, 4)], 22, 7),
+        ([(20, 1, True), (2, 1), (2, 1)], 37, 29),  # it waits for the first, and asks for the others then
     ],
 )
 def test_the_host_runs_ahead_of_the_device(kernels, seconds, replayed):
-    made = [Kernel(seconds, calls) for seconds, calls in kernels]
+    made = [Kernel(*kernel) for kernel in kernels]
     assert time_of(made, 5) == seconds
     assert time_of(made, 5, cuda_graph=True) == replayed
 

@@ -7,7 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from amp_transpiler.cost import DEVICES, traffic
+from amp_transpiler.cost.operators import WITHOUT_FLOAT32
 from amp_transpiler.cost.work import Work, is_measured, seconds_of
+from amp_transpiler.targets import CPU, CUDA
 from amp_transpiler.targets.price_list import price_list
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>\n'
@@ -113,6 +115,36 @@ ROWS = {
         ("To NHWC float16 25600 0 1, To NHWC float16 23104 0 1, From NHWC float16 576 0 1, "
         "Convolution with a huge kernel float16 576 2888 1"),
     ),
+    "few rows by few bits": (
+        ("(float16[1,2,64] x, uint8[32,2,16] w, float16[64] s) => (float16[1,2,32] y) "
+        "{ y = com.microsoft.MatMulNBits <K = 64, N = 32, bits = 4, block_size = 32> (x, w, s) }"),
+        "MatMulNBits float16 64 0 1",
+    ),
+    "many rows by few bits": (
+        ("(float[1,17,64] x, uint8[32,2,16] w, float[64] s) => (float[1,17,32] y) "
+        "{ y = com.microsoft.MatMulNBits <K = 64, N = 32, bits = 4, block_size = 32> (x, w, s) }"),
+        "Dequantize float32 2048 0 1, Product tf32 0 64 1",
+    ),
+    "attention with a cache": (
+        ("(float16[1,2,32] q, float16[1,2,8] k, float16[1,2,8] v, float16[1,1,3,8] p, float16[1,1,3,8] r, int32[1] n, "
+        "int32 t) => (float16[1,2,32] y, float16 c, float16 d) "
+        "{ y, c, d = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 1> (q, k, v, p, r, n, t) }"),
+        "GroupQueryAttention float16 64 0 1, GroupQueryAttention, beside it float16 64 0 3",
+    ),
+    "attention with an empty cache": (
+        ("(float16[1,2,48] q, float16[1,1,0,8] p, float16[1,1,0,8] r, int32[1] n, int32 t) "
+        "=> (float16[1,2,32] y, float16 c, float16 d) { y, c, d = com.microsoft.GroupQueryAttention "
+        '<num_heads = 4, kv_num_heads = 1> (q, "", "", p, r, n, t) }'),
+        "GroupQueryAttention float16 64 0 1, GroupQueryAttention, beside it float16 64 0 2",
+    ),
+    "attention that the device lacks": (
+        ("(float[1,2,32] x, float[1,2,8] k, float[1,2,8] v, float[1,1,3,8] p, float[1,1,3,8] r, int32[1] n, "
+        "int32 t) => (float[1,2,32] y, float[1,1,5,8] c, float[1,1,5,8] d) { q = Abs (x) "
+        "y, c, d = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 1> (q, k, v, p, r, n, t) }"),
+        ("Copy from or to the CPU float32 64 0 1, Copy from or to the CPU float32 64 0 1, "
+        "Copy from or to the CPU float32 40 0 1, Copy from or to the CPU float32 40 0 1, "
+        "GroupQueryAttention on the CPU float32 64 0 1"),
+    ),
     "what no list knows": ("(float[8] x) => (float[8] y) { y = Xyz (x) }", "Xyz float32 8 0 1"),
     "what reshapes": (
         "(float[4,2] x, int64[1] s) => (float[8] y) { v = Reshape (x, s) y = Abs (v) }",
@@ -126,6 +158,20 @@ def test_an_operator_s_kernels(text, expected):
     cost = traffic(ir.from_proto(onnx.parser.parse_model(f"{HEAD}g {text}")))[-1]
     kernels = [f"{work.kernel} {work.format} {work.elements} {work.steps} {work.count}" for work in cost.kernels]
     assert ", ".join(kernels) == expected
+
+
+def test_what_has_no_kernel_in_float32_has_one_in_16_bits():
+    """The set is that of the kernel table, as far as the CPU has a kernel; of other operators no float32 runs."""
+    for op in WITHOUT_FLOAT32:
+        kernels = {
+            (target.name, dtype)
+            for target in (CUDA, CPU)
+            for dtype in ("float16", "float32")
+            if target.release.kernels(target.name).has_kernel("com.microsoft", op, 1, {"T": dtype})
+        }
+        assert ("cuda", "float16") in kernels
+        assert ("cpu", "float32") in kernels
+        assert ("cuda", "float32") not in kernels
 
 
 def test_a_body_s_kernels_run_as_often_as_it_does():

@@ -123,13 +123,15 @@ def test_prices_follow_the_sizes_of_open_dimensions():
     assert eight.high[nodes["z"]] == pytest.approx(charged("Relu", "float32", 8 * 2**20))
 
 
-def dense(kind: str) -> ir.Model:
+def dense(kind: str, width: int = 256) -> ir.Model:
     """Sixteen products and activations: low, with casts around them and a launch more."""
     dtype, first, last = {"low": ("float16", "Cast <to = 10>", "Cast <to = 1>"), "high": ("float", "Neg", "Neg")}[kind]
     layers = " ".join(f"m{i} = MatMul (v{i}, w) v{i + 1} = Relu (m{i})" for i in range(16))
-    inputs = f"float[batch, 256] x, {dtype}[256, 256] w"
+    inputs = f"float[batch, {width}] x, {dtype}[{width}, {width}] w"
     spare = "s = Relu (v0)" if kind == "low" else ""
-    return model_of(f"g ({inputs}) => (float[batch, 256] z) {{ v0 = {first} (x) {spare} {layers} z = {last} (v16) }}")
+    return model_of(
+        f"g ({inputs}) => (float[batch, {width}] z) {{ v0 = {first} (x) {spare} {layers} z = {last} (v16) }}"
+    )
 
 
 def test_it_pays_from_a_size_on():
@@ -138,6 +140,17 @@ def test_it_pays_from_a_size_on():
     assert size is not None
     assert 100 < size < 65536
     for batch, faster in ((size // 2, False), (size - 1, False), (size, True), (2 * size, True)):
+        times = [predict(model, H100, {"batch": batch}, fuse=True).milliseconds for model in (low, high)]
+        assert (times[0] < times[1]) is faster
+
+
+def test_it_pays_from_a_small_size_on_though_products_are_thin_below():
+    """A curve through sizes from 32 on says that one row pays: thin products take little more in float32."""
+    low, high = dense("low", 2048), dense("high", 2048)
+    size = pays_from(low, high, H100, "batch")
+    assert size is not None
+    assert 1 < size <= 32
+    for batch, faster in ((size - 1, False), (size, True)):
         times = [predict(model, H100, {"batch": batch}, fuse=True).milliseconds for model in (low, high)]
         assert (times[0] < times[1]) is faster
 

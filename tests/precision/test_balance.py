@@ -1,5 +1,6 @@
 """The default aim: the smallest conversion that is predicted at most a tenth slower than the fastest one."""
 
+import numpy as np
 import onnx
 import pytest
 
@@ -193,3 +194,19 @@ def test_a_cuda_graph_is_told_where_launches_decide(name):
 
 def test_no_cuda_graph_is_told_where_the_device_decides():
     assert "CUDA graph" not in predicted_words(converted("a large product"))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("prefer", ["balance", "time"])
+def test_what_stays_float32_has_the_time_of_its_source(prefer, verify):
+    """A result's normalisations are written as ONNX Runtime fuses them; what stays float32 is written as its source.
+
+    Both precisions of such a result take the same time, which is a third of the source's.
+    """
+    parts = "p = Pow (x, two) m = ReduceMean (p, last) a = Add (m, eps) s = Sqrt (a) r = Reciprocal (s)"
+    text = f"(float[4,64] x) => (float[4,64] y) {{ {parts} n = Mul (x, r) g = Mul (n, c) y = MatMul (g, w) }}"
+    numbers = {"two": array() * 0 + 2, "eps": array() * 0 + 1e-6, "last": np.array([-1])}
+    report = amp.transpile(parse(text, w=array(64, 64), c=array(64), **numbers), prefer=prefer, verify=verify)
+    times = report.known_times()
+    assert not report.kept_float32
+    assert times.result < 0.5 * times.fp32

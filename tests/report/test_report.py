@@ -275,6 +275,7 @@ def test_json_holds_every_field_but_the_program():
         "slower",
         "pays_from",
         "needs_onnxruntime",
+        "session_code",
         "verdict_word",
     }
     row = {"name": "exp_0", "op": "Exp", "precision": "float32", "reason": "black list", "scope": "loop_1/body"}

@@ -56,6 +56,16 @@ FAULTS = (
         test=f"{_HERE}::test_a_cast_of_a_transposed_batch_is_refused_on_cuda",
     ),
     Fault(
+        name="cache in its own past",
+        releases="1.31",
+        provider="CUDA",
+        symptom="FAIL (Shape mismatch attempting to re-use buffer) in each run of GroupQueryAttention whose cache "
+        "grows, where a Cast makes the past: the cache is inferred to have the shape of its past, and planned into "
+        "the memory of it",
+        guards=("passes.guard_caches.GuardCaches",),
+        test="test_decoders.py::test_a_cast_cache_that_grows_fails_without_its_guard",
+    ),
+    Fault(
         name="transposed matrix times vector",
         releases="1.17 to 1.31",
         provider="CPU",

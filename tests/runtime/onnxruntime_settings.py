@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from amp_transpiler.runtime.evidence import H100, Evidence
 from amp_transpiler.runtime.ort import IDLE_OPTIMIZERS
+from amp_transpiler.runtime.session_options import OPTIMIZERS
 
 __all__ = ["RUNTIME_SETTINGS", "Kind", "RuntimeSetting"]
 
@@ -130,6 +131,10 @@ RUNTIME_SETTINGS = (
         "those with a product of a transposed vector",
         "it computes these wrongly (docs/onnxruntime_faults.md)",
         _AS_DEFAULT,
+    ),
+    *(
+        RuntimeSetting("optimizer", row.name, "off", "those of files that ask for it", row.why, row.evidence)
+        for row in OPTIMIZERS.values()
     ),
     RuntimeSetting(
         "optimizer",
