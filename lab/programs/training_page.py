@@ -41,9 +41,8 @@ least of {layouts}.
 RESERVED = """
 Memory is reserved beyond what is in use because room that is free lies in several places. A step keeps the old state
 until the new one is whole, so that a step that fails changes nothing; the new one then lies amid what the next step
-needs. RAF's BERT at O1 has the most of it. State in two sets of buffers, made before the first run and written in
-turns, was tried: what else the step needs then lies as badly, and 535 to 654 MB are reserved against 539, depending on
-the room that is taken for it at first.
+needs. RAF's BERT, a layer beside a large embedding, has the most of it. State in two sets of buffers, made before the
+first run and written in turns, was tried at O1: what else the step needs then lies as badly, and more is reserved.
 """
 BYTES = """
 ## Bytes against PyTorch's AMP
