@@ -8,20 +8,22 @@ last layer. With 30,528 columns they do. The six columns more are classes of the
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.cost.padded_products import padded_width
-from amp_transpiler.cost.prediction import predict
 from amp_transpiler.cost.products import ALIGNED
-from amp_transpiler.graph.builder import is_static, shape_of
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.targets.devices import DEFAULT_DEVICE
+from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["ClassColumns", "Exit", "class_columns", "saves_time"]
 
+_OPSET = 17  # any from which the operators have these attributes
 _LARGE = 1 << 30  # multiplications of a product, from which a copy of its weight in each step can pay
 _DTYPES = (ir.DataType.FLOAT, *LOW_DTYPES)
 _ALONG_CLASSES = {"GatherElements": 0, "LogSoftmax": -1, "ScatterElements": 0, "Softmax": -1}  # with the default axis
@@ -114,7 +116,7 @@ def saves_time(columns: ClassColumns) -> bool:
     rows, inner, classes = columns.sides
     if rows * inner * classes < _LARGE:
         return False
-    return _seconds(_text(columns, wide=True)) < _seconds(_text(columns, wide=False))
+    return _seconds(columns, wide=True) < _seconds(columns, wide=False)
 
 
 def _misaligned(node: ir.Node) -> int | None:
@@ -243,20 +245,19 @@ def _exit(node: ir.Node, position: int) -> Exit:
 
 
 # ---- what it saves ----
-def _seconds(text: str) -> float:
-    return predict(ir.from_onnx_text(text), DEFAULT_DEVICE, cuda_graph=True).busy_milliseconds
-
-
-def _text(columns: ClassColumns, *, wide: bool) -> str:
-    """Return the product and those of its gradients as a model."""
+def _seconds(columns: ClassColumns, *, wide: bool) -> float:
+    """Return the predicted time of the product and those of its gradients, with the copies that more columns need."""
     rows, inner, classes = columns.sides
-    kind = columns.dtype.name.lower() if columns.dtype in LOW_DTYPES else "float"
-    weight, gradient = ("w", "g") if wide else ("v", "dw")
-    widened = "w = Concat <axis = 0> (v, z)" if wide else ""
-    narrowed = "dw = Slice (g, at, to, at)" if wide else ""
-    more = max(1, columns.width - classes)
-    return f"""<ir_version: 10, opset_import: ["" : 17]> probe ({kind}[{rows},{inner}] h, {kind}[{classes},{inner}] v)
-        => ({kind}[{rows},{inner}] dh, {kind}[{classes},{inner}] dw)
-        <{kind}[{more},{inner}] z, int64[1] at = {{0}}, int64[1] to = {{{classes}}}> {{
-        {widened} s = Gemm <transB = 1> (h, {weight}) dh = MatMul (s, {weight})
-        {gradient} = Gemm <transA = 1> (s, h) {narrowed} }}"""
+
+    def write(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
+        left, weight = inputs
+        if wide:
+            zeros = builder.constant(np.zeros((columns.width - classes, inner)), columns.dtype)
+            weight = builder.concat([weight, zeros], 0)
+        scores = builder.op("Gemm", [left, weight], {"transB": 1})
+        builder.matmul(scores, weight)
+        gradient = builder.op("Gemm", [scores, left], {"transA": 1})
+        if wide:
+            builder.slice(gradient, [0], [classes], [0])
+
+    return seconds_of_form(write, [(columns.dtype, (rows, inner)), (columns.dtype, (classes, inner))], _OPSET)
