@@ -90,11 +90,9 @@ if TYPE_CHECKING:
     from amp_transpiler.runtime.liveness import kept_bytes as kept_bytes, live_bytes as live_bytes
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
     from amp_transpiler.runtime.profiling import StepProfile as StepProfile, profile_step as profile_step
+    from amp_transpiler.runtime.recommended_options import RecommendedOptions as RecommendedOptions
     from amp_transpiler.runtime.session import Session as Session
-    from amp_transpiler.runtime.session_options import (
-        RecommendedOptions as RecommendedOptions,
-        session_options as session_options,
-    )
+    from amp_transpiler.runtime.session_options import session_options as session_options
     from amp_transpiler.systems.mxnet.conversion import (
         convert_model as convert_model,
         list_conditional_fp32_ops as list_conditional_fp32_ops,

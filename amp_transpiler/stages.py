@@ -42,7 +42,7 @@ from amp_transpiler.report.assembly import assemble
 from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization, Rescaling
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
-from amp_transpiler.runtime.session_options import SESSION_KEY
+from amp_transpiler.runtime.recommended_options import SESSION_KEY
 from amp_transpiler.systems.choice import Request
 from amp_transpiler.systems.program_names import (
     declared_ports,

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.precision.policy import Policy
-from amp_transpiler.runtime.session_options import NO_OPTIONS, RecommendedOptions
+from amp_transpiler.runtime.recommended_options import NO_OPTIONS, RecommendedOptions
 from amp_transpiler.targets.cuda import CUDA
 
 __all__ = ["recommended_options"]

@@ -12,7 +12,7 @@ from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.record import CastRow, DecisionRow, FrontierPoint, MetricValue, PredictedTimes
 from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Judgement, Verdict
-from amp_transpiler.runtime.session_options import NO_OPTIONS, RecommendedOptions
+from amp_transpiler.runtime.recommended_options import NO_OPTIONS, RecommendedOptions
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State

@@ -14,7 +14,7 @@ from amp_transpiler.report.drawn import DeviceDraws
 from amp_transpiler.report.measured import DeviceMeasurement
 from amp_transpiler.report.steps import StepsComparison
 from amp_transpiler.report.verdict import Verdict, judgement_of
-from amp_transpiler.runtime.session_options import NO_OPTIONS, RecommendedOptions
+from amp_transpiler.runtime.recommended_options import NO_OPTIONS, RecommendedOptions
 
 if TYPE_CHECKING:
     from amp_transpiler.graph.training_step import State

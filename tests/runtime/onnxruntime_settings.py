@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from amp_transpiler.runtime.evidence import H100, Evidence
 from amp_transpiler.runtime.ort import IDLE_OPTIMIZERS
-from amp_transpiler.runtime.session_options import OPTIMIZERS
+from amp_transpiler.runtime.recommended_options import OPTIMIZERS
 
 __all__ = ["RUNTIME_SETTINGS", "Kind", "RuntimeSetting"]
 

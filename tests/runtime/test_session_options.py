@@ -10,7 +10,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.runtime.opening import wish_for
 from amp_transpiler.runtime.places import CUDAPlace
-from amp_transpiler.runtime.session_options import DISABLED_KEY, SESSION_KEY, RecommendedOptions
+from amp_transpiler.runtime.recommended_options import DISABLED_KEY, SESSION_KEY, RecommendedOptions
 from tests.support import array, parse
 
 OFF = RecommendedOptions(("MatMulAddFusion",))

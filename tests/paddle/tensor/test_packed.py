@@ -20,7 +20,7 @@ def normal(*shape):
 
 
 SQUARE, TALL, WIDE = normal(2, 4, 4), normal(2, 5, 3), normal(2, 3, 5)
-SINGULAR = np.array([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [3.0, 6.0, 1.0]], np.float32)
+SINGULAR = np.array([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [4.0, 8.0, 1.0]], np.float32)  # whose pivot divides exactly
 VECTORS, FACTORS = (part.numpy() for part in torch.geqrf(torch.from_numpy(TALL)))
 LU, PIVOTS = (part.numpy() for part in TL.lu_factor(torch.from_numpy(SQUARE)))
 RIGHT = normal(2, 4, 2)
