@@ -45,7 +45,7 @@ def folder(tmp_path):
     [
         pytest.param("import amp_transpiler", 7, id="import"),
         pytest.param(CAST, 156, id="cast, save and session"),  # two targets; two say what a file asks of its sessions
-        pytest.param(TRANSPILE, 305, id="transpile"),
+        pytest.param(TRANSPILE, 304, id="transpile"),
         pytest.param(COMMAND, 338, id="command"),  # six of them declare and read the options
         pytest.param(MISSING, 91, id="no model"),  # nothing that reads one
         pytest.param(WORKER, 83, id="process that checks"),
