@@ -139,8 +139,13 @@ def _why(made: Record) -> str:
     """Return the reasons of nodes in float32, without names and numbers, the most frequent ones first."""
     counts: collections.Counter[str] = collections.Counter()
     for reason, count in made.get("float32", ()):
-        counts[_NUMBER.sub("…", _VALUE.sub("…", reason)).replace("|", "/")] += count
+        counts[_general(reason)] += count
     return "; ".join(f"{count}: {reason}" for reason, count in counts.most_common(MOST_REASONS))
+
+
+def _general(text: str) -> str:
+    """Return a text without the names and numbers of one node, for a cell of a table."""
+    return _NUMBER.sub("…", _VALUE.sub("…", text)).replace("|", "/")
 
 
 def _all(rows: Sequence[Record]) -> Iterator[str]:

@@ -13,6 +13,7 @@ import amp_transpiler
 from amp_transpiler.runtime import ort, shared_memory
 from amp_transpiler.runtime.evidence import H100, Evidence
 from amp_transpiler.runtime.provider_options import CUDA_OPTIONS, REFUSED_OPTIONS
+from amp_transpiler.runtime.recommended_options import OPTIMIZERS
 from tests.runtime.onnxruntime_settings import RUNTIME_SETTINGS
 
 PACKAGE = pathlib.Path(amp_transpiler.__file__).parent
@@ -55,7 +56,7 @@ def environment(path: pathlib.Path, target: ast.expr) -> Iterator[str]:
 def everything_set() -> set[tuple[str, str]]:
     told = {row for path in FILES for row in settings_of(path, path.read_text(encoding="utf-8"))}
     optimizers = [names for constant, names in vars(ort).items() if constant.endswith("_OPTIMIZERS")]
-    told |= {("optimizer", name) for names in optimizers for name in names}
+    told |= {("optimizer", name) for names in (*optimizers, OPTIMIZERS) for name in names}
     return told | {("arena", name) for name in shared_memory._ARENA}
 
 
