@@ -27,7 +27,7 @@ Objective: TypeAlias = Literal["rules", "low", "time", "balance"]
 """What decides about nodes that may be either; see `Policy`."""
 
 Float64Choice: TypeAlias = Literal["keep", "float32", "float32-io"]
-"""What becomes of the source's float64; see `Policy`."""
+"""The ways to treat the source's float64; see `Policy`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

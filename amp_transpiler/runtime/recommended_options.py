@@ -44,7 +44,7 @@ OPTIMIZERS: Mapping[str, DisabledOptimizer] = MappingProxyType(
         )
     }
 )  # fmt: skip
-"""What a file may ask sessions to leave out; by price, for each model (`assess/session_options.py`)."""
+"""The optimizers that a file may ask sessions to leave out: by price, for each model (`assess/session_options.py`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Cheapest:
 
 
 class _Cost(NamedTuple):
-    """What a formulation costs on a GPU.
+    """The cost of a formulation on a GPU.
 
     Attributes:
         milliseconds: of a run.

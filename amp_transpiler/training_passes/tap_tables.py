@@ -75,7 +75,9 @@ def _plane(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
 
 
 def _longer(table: Table, more: int, *, zeros: bool) -> Table:
-    return np.pad(table, ((0, 0), (0, more)), constant_values=ZERO if zeros else table.max()) if more else table
+    if not more:
+        return table
+    return np.pad(table, ((0, 0), (0, more)), constant_values=ZERO if zeros else table.max())
 
 
 def _has_zeros(table: Table) -> bool:

@@ -1,4 +1,4 @@
-"""What a file asks of a device in a default session, and in one with options: counted and priced."""
+"""Launches and prices of a file in a default session, and in one with options."""
 
 import onnx
 import pytest

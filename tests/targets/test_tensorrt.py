@@ -193,7 +193,7 @@ def test_a_float32_recurrence_is_built(tmp_path, kind, name):
 
 @pytest.mark.parametrize("level", ["auto", "O2"])
 def test_a_spectrum_is_a_product_that_pays_for_its_casts(level):
-    """What comes before and after is kept in float32, so that only the spectrum speaks for itself."""
+    """The nodes before and after the spectrum stay float32, so that only it decides."""
     text = """(float[1,64] x) => (float[1,4,9,2] y) <int64 step = {16}, int64 width = {16}> {
         [before] a = Exp (x) [spectrum] s = STFT (a, step, w, width) [after] y = Exp (s) }"""
     report = amp.transpile(
