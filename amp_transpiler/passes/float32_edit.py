@@ -18,6 +18,7 @@ from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import Signature, type_string
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
 from amp_transpiler.passes.widening import wide_tensor, widen_attribute
+from amp_transpiler.phrases import counted
 
 __all__ = ["Float32Edit", "FloatKind"]
 
@@ -86,6 +87,12 @@ class Float32Edit:
         self.constants: list[tuple[str, ir.TensorProtocol]] = []
         self.kept_nodes: dict[ir.Node, None] = {}
         self.kept_io: list[str] = []
+
+    def summary(self, dropped: int) -> str:
+        """Return how many values and constants became float32, and how many casts of the source went with that."""
+        changed = f"{counted(len(self.values), 'value')}, of which {counted(len(self.constants), 'constant')}"
+        casts = f"; {counted(dropped, 'cast')} of the source needed no more" if dropped else ""
+        return changed + casts
 
     def look(self) -> None:
         """List the values, the places that read them, and the nodes that cannot do without them; nothing changes.

@@ -69,9 +69,7 @@ class NarrowFloat64(Pass[Narrowed]):
         if not edit.values:
             return Narrowed(model, modified=False, notes=tuple(_words_on_the_rest(edit)))
         dropped = CleanCasts()(model).removed
-        told = f"{counted(len(edit.values), 'value')}, of which {counted(len(edit.constants), 'constant')}"
-        casts = f"; {counted(dropped, 'cast')} of the source needed no more" if dropped else ""
-        note = f"the source's float64 was made float32 first, as --float64 asks: {told}{casts}"
+        note = f"the source's float64 was made float32 first, as --float64 asks: {edit.summary(dropped)}"
         return Narrowed(
             model,
             modified=True,

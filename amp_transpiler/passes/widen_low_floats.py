@@ -11,7 +11,6 @@ from amp_transpiler.graph.dtypes import dtype_name
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.float32_edit import Float32Edit, FloatKind
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.phrases import counted
 from amp_transpiler.program.low_values import has_values_of
 
 __all__ = ["WidenLowFloats", "Widened"]
@@ -64,9 +63,7 @@ class WidenLowFloats(Pass[Widened]):
             return Widened(model, modified=False)
         dropped = CleanCasts()(model).removed
         formats = frozenset(dtype_name(dtype) for dtype in edit.formats)
-        told = f"{counted(len(edit.values), 'value')}, of which {counted(len(edit.constants), 'constant')}"
-        casts = f"; {counted(dropped, 'cast')} of the source needed no more" if dropped else ""
-        note = f"the source's {' and '.join(sorted(formats))} was made float32 first, exactly: {told}{casts}"
+        note = f"the source's {' and '.join(sorted(formats))} was made float32 first, exactly: {edit.summary(dropped)}"
         return Widened(
             model,
             modified=True,
