@@ -479,7 +479,12 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
             from amp_transpiler.precision.fused import fused_advice
 
             program.notes += fused_advice(assignment)
-        applied = run_pass(ApplyAssignment(assignment), model)
+        written = assignment
+        if assignment.parts:
+            from amp_transpiler.passes.split_sums import with_parts_written
+
+            written = with_parts_written(model, assignment)
+        applied = run_pass(ApplyAssignment(written), model)
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
         if assignment.row_sums:
             from amp_transpiler.passes.row_products import RowProducts

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.assess.session_options import recommended_options
+from amp_transpiler.best_conversion import best_conversion, source_beside_fused
 from amp_transpiler.child_process.child import start_early
 from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -39,7 +39,7 @@ from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.report.assembly import assemble
-from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization, Rescaling
+from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.runtime.recommended_options import SESSION_KEY
@@ -54,16 +54,10 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.training_passes.aids import add_training_aids
-from amp_transpiler.verification.accuracy import Reference
 from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
 from amp_transpiler.verification.verify import (
     Basis,
-    Compared,
-    Programs,
-    check_source,
-    convert_and_compare,
-    reference_for,
 )
 
 if TYPE_CHECKING:
@@ -334,81 +328,33 @@ def decide_and_compare(job: Job) -> None:
 
         job.program, job.facts.rescaling = replayed(job.program, exponents)
     if job.plan.options.verify:
-        best = _best_conversion(job)
+        best = best_conversion(job)
         compared, job.prepared = best.compared, best.prepared
         if not best.is_fused:
             job.unfused, job.facts.optimization = None, Optimization()
         if best.rescaling is not None:
             job.facts.rescaling = best.rescaling
+        job.policy = dataclasses.replace(job.policy, parts=best.parts or job.policy.parts)
         job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
         job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
+        _note_parts(job)
         return
     with collection_paused(), job.clock.phase("convert"):
         job.prepared, job.conversion = _converted(job)
-        if (unfused_program := _source_beside_fused(job)) is not None and not _has_low_nodes(job.conversion):
+        if (unfused_program := source_beside_fused(job)) is not None and not _has_low_nodes(job.conversion):
             job.program, job.unfused, job.facts.optimization = unfused_program, None, Optimization()
             job.prepared, job.conversion = _converted(job)
+    _note_parts(job)
     why = "verification was switched off"
     job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Best:
-    """The best of the conversions that were compared.
+def _note_parts(job: Job) -> None:
+    """Say which products are computed in parts."""
+    if job.conversion.assignment.parts:
+        from amp_transpiler.verification.in_parts import parting, used_parts  # few products are
 
-    Attributes:
-        compared: the conversion.
-        prepared: the program that was decided about.
-        is_fused: that is fused as far as the job's program is.
-        rescaling: how it was rescaled, or why it was not; None where nothing is to be said.
-    """
-
-    compared: Compared
-    prepared: Program
-    is_fused: bool = True
-    rescaling: Rescaling | None = None
-
-
-def _best_conversion(job: Job) -> _Best:
-    """Convert the program; where it is held back, also rescaled, and as it was before it was fused by default."""
-    first = _Best(_compared(job, job.program, job.reference, _source_beside_fused(job)), job.program)
-    best = _or_rescaled(job, first)
-    if best.prepared is not first.prepared or job.unfused is None:
-        return best
-    if (unfused := _compared_unfused(job, first.compared)) is None:
-        return best
-    return _or_rescaled(job, _Best(unfused, job.unfused, is_fused=False))
-
-
-def _or_rescaled(job: Job, best: _Best) -> _Best:
-    """Return a conversion, or that of the rescaled program if it is better."""
-    evidence = best.compared.basis.evidence
-    if job.plan.options.rescale != "auto" or evidence is None or not evidence.ranges:
-        return best
-    from amp_transpiler.verification.rescaled import is_better_rescaled, may_pay, may_rescale, rescaled
-
-    if not may_rescale(best.prepared, job.policy):
-        return best
-    feeds = functools.partial(_feeds, job, best)
-    proposal = rescaled(best.prepared, job.policy, job.ranges, evidence, feeds, job.clock.phase)
-    if proposal is None:
-        return best
-    if proposal.program is None:
-        return dataclasses.replace(best, rescaling=proposal.rescaling)
-    if not may_pay(proposal.program, job.policy, job.ranges):
-        return best
-    other = _compared(job, proposal.program, None, _source_beside_fused(job))
-    if not is_better_rescaled(best.compared, other, job.policy):
-        return best
-    return _Best(other, proposal.program, best.is_fused, proposal.rescaling)
-
-
-def _feeds(job: Job, best: _Best) -> list[dict[str, Any]]:
-    """Return the samples for a prepared program; made again where the answer to an equal question was known."""
-    reference = best.compared.basis.reference
-    if reference is None:
-        reference = reference_for(job.source, best.prepared, job.policy, job.plan.questions)
-    return reference.feeds(str(value.name) for value in best.prepared.model.graph.inputs)
+        job.facts.parting = parting(used_parts(job.conversion, job.policy.parts))
 
 
 def _has_low_nodes(conversion: Conversion) -> bool:
@@ -420,31 +366,7 @@ def _has_low_nodes(conversion: Conversion) -> bool:
 def _converted(job: Job) -> tuple[Program, Conversion]:
     """Convert the program in place; return it as it was, where times are predicted, and the record."""
     prepared = job.program.clone() if _is_priced(job) else job.program
-    return prepared, convert(job.program, job.policy, job.ranges, _source_beside_fused(job))
-
-
-def _source_beside_fused(job: Job) -> Program | None:
-    """Return what is written in place of a program that was fused by default, should it stay float32."""
-    return job.unfused if job.plan.fuses_by_default else None
-
-
-def _compared(job: Job, prepared: Program, reference: Reference | None, unfused: Program | None = None) -> Compared:
-    check_source(job.source, prepared, job.clock.phase)
-    asked, task, phase = job.plan.questions, job.facts.task, job.clock.phase
-    programs = Programs(job.source, prepared, unfused)
-    return convert_and_compare(programs, job.policy, job.ranges, asked, task, phase, reference)
-
-
-def _compared_unfused(job: Job, fused: Compared) -> Compared | None:
-    """Return the conversion of the program as it was before it was fused by default, if that is the better one."""
-    if (unfused := _source_beside_fused(job)) is None:
-        return None
-    from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
-
-    if not was_held_back(fused):
-        return None
-    compared = _compared(job, unfused, None)  # without the reference, since a cache keeps what it is asked without
-    return compared if is_better_unfused(fused, compared, job.policy) else None
+    return prepared, convert(job.program, job.policy, job.ranges, source_beside_fused(job))
 
 
 def _is_priced(job: Job) -> bool:
