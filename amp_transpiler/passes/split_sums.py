@@ -122,8 +122,8 @@ def _convolutions(
     results = []
     for part in range(parts):
         channels = operands.slice(data, [part], [_BEHIND], [1], [parts])
-        own = _constant(operands, weight, kernels[:, part::parts])
-        results.append(operands.op("Conv", [channels, own], attributes))
+        kernel = _constant(operands, weight, kernels[:, part::parts])
+        results.append(operands.op("Conv", [channels, kernel], attributes))
         _mark(operands.added[-1], node if not part else operands.added[-1], parts)
     total = results[0]
     for result in results[1:]:

@@ -31,6 +31,7 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.report.facts import Parting
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.targets.arithmetic import CUDA_TABLE, DeviceArithmetic
+from amp_transpiler.targets.schemas_only import SCHEMAS_ONLY
 from amp_transpiler.verification.accuracy import intermediate_values
 from amp_transpiler.verification.conversions import judging_arithmetic
 from amp_transpiler.verification.fused_or_not import cost, has_low_nodes, rank
@@ -52,9 +53,13 @@ _OUTPUT = "amp_transpiler_result"
 
 
 def may_have_parts(program: Program, policy: Policy) -> bool:
-    """Whether products of a prepared program may be computed in parts."""
+    """Whether products of a prepared program may be computed in parts.
+
+    Not for a target whose arithmetic nobody knows: if it adds up in float32, parts only cost.
+    """
     decides = policy.objective != "rules" and policy.low is FLOAT16 and not policy.settled and not policy.parts
-    return decides and program.step is None and not program.has_variables and program.merged is None
+    is_known = policy.target.name not in SCHEMAS_ONLY
+    return decides and is_known and program.step is None and not program.has_variables and program.merged is None
 
 
 def parts_for(
@@ -221,7 +226,7 @@ def _relative(result: np.ndarray, wanted: np.ndarray) -> float:
 def _limit(limits: Limits, prepared: Program) -> float:
     """Return the least tolerance of an output; the default where none has any."""
     tolerances = [limits.for_output(str(value.name)) for value in prepared.model.graph.outputs]
-    return min((one for one in tolerances if math.isfinite(one) and one > 0.0), default=_TOLERANCE)
+    return min((limit for limit in tolerances if math.isfinite(limit) and limit > 0.0), default=_TOLERANCE)
 
 
 def _sizes(node: ir.Node, data: np.ndarray, result: np.ndarray) -> ProductSizes:
@@ -241,11 +246,13 @@ def _alone(model: ir.Model, node: ir.Node) -> Program:
         if value is None:
             inputs.append(None)
             continue
-        own = ir.Value(name=value.name, type=value.type, shape=None if value.shape is None else ir.Shape(value.shape))
-        own.const_value = constant_of(value)
-        inputs.append(own)
-        if index and own.const_value is not None:
-            constants.append(own)
+        operand = ir.Value(
+            name=value.name, type=value.type, shape=None if value.shape is None else ir.Shape(value.shape)
+        )
+        operand.const_value = constant_of(value)
+        inputs.append(operand)
+        if index and operand.const_value is not None:
+            constants.append(operand)
     fed = [value for value in inputs if value is not None and value not in constants]
     result = ir.Value(name=_OUTPUT, type=node.outputs[0].type)
     product = ir.Node("", node.op_type, inputs, node.attributes.values(), outputs=[result], name=node.name)
