@@ -188,14 +188,14 @@ def _evidence(conversions: Conversions, notes: list[str], *, cache: bool) -> Evi
 
 
 def _as_on_device(evidence: Evidence, conversions: Conversions, feeds: Sequence[Mapping[str, Any]]) -> Evidence:
-    """Return evidence with what sums lose inside, on a device that adds up in the low format."""
+    """Return evidence with the sums that overflow inside, on a device that adds up in the low format."""
     arithmetic, policy = conversions.arithmetic, conversions.policy
     if arithmetic is None or arithmetic.table == CUDA_TABLE:
         return evidence
-    from amp_transpiler.verification.inner_sums import with_inner_errors  # for few targets
+    from amp_transpiler.verification.inner_sums import with_overflows_inside  # for few targets
 
     forms = low_forms(conversions.prepared.model, policy.target, policy.low)
-    return with_inner_errors(evidence, conversions.prepared, policy.low, forms, feeds, arithmetic)
+    return with_overflows_inside(evidence, conversions.prepared, policy.low, forms, feeds, arithmetic)
 
 
 class _Search:
