@@ -39,7 +39,7 @@ from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
 from amp_transpiler.program.training_info import merge, split
 from amp_transpiler.report.assembly import assemble
-from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization
+from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization, Parting
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.runtime.recommended_options import SESSION_KEY
@@ -337,24 +337,25 @@ def decide_and_compare(job: Job) -> None:
         job.policy = dataclasses.replace(job.policy, parts=best.parts or job.policy.parts)
         job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
         job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
-        _note_parts(job)
+        job.facts.parting = _parting(job)
         return
     with collection_paused(), job.clock.phase("convert"):
         job.prepared, job.conversion = _converted(job)
         if (unfused_program := source_beside_fused(job)) is not None and not _has_low_nodes(job.conversion):
             job.program, job.unfused, job.facts.optimization = unfused_program, None, Optimization()
             job.prepared, job.conversion = _converted(job)
-    _note_parts(job)
+    job.facts.parting = _parting(job)
     why = "verification was switched off"
     job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
 
 
-def _note_parts(job: Job) -> None:
-    """Say which products are computed in parts."""
-    if job.conversion.assignment.parts:
-        from amp_transpiler.verification.in_parts import parting, used_parts  # few products are
+def _parting(job: Job) -> Parting:
+    """Return which products are computed in parts."""
+    if not job.conversion.assignment.parts:
+        return Parting()
+    from amp_transpiler.verification.in_parts import parting, used_parts  # few products are
 
-        job.facts.parting = parting(used_parts(job.conversion, job.policy.parts))
+    return parting(used_parts(job.conversion, job.policy.parts))
 
 
 def _has_low_nodes(conversion: Conversion) -> bool:
