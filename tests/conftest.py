@@ -19,7 +19,7 @@ from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
 from tests import older_onnx, oldest_cases, sleeping_threads
-from tests.counted import Counted
+from tests.counted import Counted, CountedSteps
 from tests.record import Recorder
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
@@ -86,6 +86,17 @@ def corpus(request: pytest.FixtureRequest) -> pathlib.Path:
 def counted(tmp_path: pathlib.Path) -> Counted:
     """Launches, copies and bytes of the real CUDA provider without a GPU; skipped where they cannot be counted."""
     return Counted(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def counted_step(tmp_path_factory: pytest.TempPathFactory) -> CountedSteps:
+    """What counts a training step: each once a run, in whichever worker."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # a worker's own folder lies in that of the run
+    shared = folder / "counted-steps"
+    shared.mkdir(exist_ok=True)
+    return CountedSteps(shared)
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
