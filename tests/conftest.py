@@ -29,6 +29,7 @@ sleeping_threads.install()  # before any file of tests opens a session
 
 TESTS = pathlib.Path(__file__).resolve().parent
 HOST_DEFAULT = "default"  # of --place: what the host decides
+SLOW = "slow"  # the marker
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
 
@@ -100,11 +101,20 @@ def counted_step(tmp_path_factory: pytest.TempPathFactory) -> CountedSteps:
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
-    """Leave out the files that have no row in `oldest.toml`, if --oldest says so."""
-    if not config.getoption("--oldest") or not collection_path.is_relative_to(TESTS):
+    """Leave out files none of whose tests would run: without a row in `oldest.toml`, or without a slow test."""
+    if not collection_path.is_relative_to(TESTS):
+        return None
+    if config.getoption("markexpr") == SLOW and collection_path.suffix == ".py" and not _may_be_slow(collection_path):
+        return True
+    if not config.getoption("--oldest"):
         return None
     path = collection_path.relative_to(TESTS.parent).as_posix()
     return None if path == "tests" or oldest_cases.is_wanted(path, folder=collection_path.is_dir()) else True
+
+
+def _may_be_slow(file: pathlib.Path) -> bool:
+    """Whether a file may have slow tests: a file that has some names the marker. Importing all takes ten seconds."""
+    return f"mark.{SLOW}" in file.read_text(encoding="utf-8")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
