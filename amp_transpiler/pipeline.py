@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from amp_transpiler import stages
+from amp_transpiler import stages, writing
 from amp_transpiler.files.loading import Source
 from amp_transpiler.files.saving import DefaultPlace
 from amp_transpiler.job import Job
@@ -51,7 +51,7 @@ STAGES: tuple[Callable[[Job], None], ...] = (
     stages.predict,  # times and errors
     stages.recommend,  # what its sessions should be opened with
     stages.refuse_failure,  # the end, where the result is not accurate enough
-    stages.write_result,  # staged, checked as a file, put in its place
+    writing.write_result,  # staged, checked as a file, put in its place
 )
 """The stages of a conversion, in order. A stage may end it."""
 
