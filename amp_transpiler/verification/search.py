@@ -29,6 +29,7 @@ from amp_transpiler.verification.bound_search import Trial, turn
 from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.conversions import Conversions, Found, Measured
 from amp_transpiler.verification.evidence_cache import Outcome, Outcomes, remembered_evidence
+from amp_transpiler.verification.fullest import fullest
 from amp_transpiler.verification.sensitivity import collect_evidence
 
 __all__ = ["Found", "best_conversion", "worst_error"]
@@ -82,6 +83,8 @@ def best_conversion(
             policy = dataclasses.replace(policy, evidence=evidence)
     tried = [conversions.measured(policy, confirm=True)]
     holds = tried[0].excess <= 1.0 or not policy.search_runs
+    if holds and evidence is not None and (fuller := fullest(conversions, policy, tried[0], limited=limited)):
+        return Found(fuller, evidence)
     if not holds:
         conversions = conversions.beside_worst(tried[0])
     if evidence is not None and (limited or not holds):
