@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import (
@@ -212,7 +212,7 @@ class _Assigner:
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, Reason](), []
         if policy.numerics != "ignore":
             self._judge()
-        elif policy.drop_islands != "none":
+        elif policy.drop_islands != "none" and not (policy.target.builds_engines and policy.low is FLOAT16):
             self._unsafe = self._positions()
         self._seen = self._seen_ranges()
         self.missing_kernels: dict[str, int] = {}
@@ -355,6 +355,7 @@ class _Assigner:
         """Find what is computed only from integers with a node that has no low form, such as a Range.
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
+        An engine's builder fuses casts, and float16 counts to 2048: there nobody asks.
         """
         from amp_transpiler.precision.numerics import from_integers
 
