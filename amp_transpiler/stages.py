@@ -408,7 +408,7 @@ def _feeds(job: Job, best: _Best) -> list[dict[str, Any]]:
     reference = best.compared.basis.reference
     if reference is None:
         reference = reference_for(job.source, best.prepared, job.policy, job.plan.questions)
-    return reference.feeds(str(value.name) for value in best.prepared.model.graph.inputs)
+    return reference.feeds_of(best.prepared.model)
 
 
 def _has_low_nodes(conversion: Conversion) -> bool:
