@@ -72,16 +72,16 @@ def _proposals(conversions: Conversions, policy: Policy, by_rules: Assignment) -
         yield widest, RangeFaults(policy.low, strict=False)
     seen = policy.evidence.ranges if policy.evidence is not None else {}
     steep = near_zero(list(in_order(conversions.prepared.model.graph)), policy.low, seen, policy.headroom)
-    yield dataclasses.replace(widest, settled=_kept(steep)), conversions.ranges
+    yield dataclasses.replace(widest, settled=_in_float32(steep)), conversions.ranges
     forced = {
         node: decision.reason
         for node, decision in by_rules.decisions.items()
         if decision.precision == "high" and not decision.neutral
     }
-    yield dataclasses.replace(widest, settled=_kept(forced)), conversions.ranges
+    yield dataclasses.replace(widest, settled=_in_float32(forced)), conversions.ranges
 
 
-def _kept(nodes: Mapping[ir.Node, Reason]) -> dict[str, Settled]:
+def _in_float32(nodes: Mapping[ir.Node, Reason]) -> dict[str, Settled]:
     return {str(node.name): Settled("high", reason) for node, reason in nodes.items()}
 
 

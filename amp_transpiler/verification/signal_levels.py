@@ -99,7 +99,7 @@ class Gains:
             return 0.0, 0.0
         with open_emulated(program) as emulated:
             judged = [(judge_of(at).rounded_once(emulated), at) for at in references]
-        return max(one.excess for one, _ in judged), max(_error(*pair) for pair in judged)
+        return max(judgement.excess for judgement, _ in judged), max(_error(*pair) for pair in judged)
 
     def judged(
         self,
