@@ -144,8 +144,8 @@ def _seconds(product: tuple[int, int, int], width: int, depth: int, low: LowForm
     rows, inner, columns = product
     type_name = _TYPE_NAMES.get(low.name, low.name)
     padded = "" if depth == inner else "deep = Pad(x, pads) "
-    read, product_name = "deep" if padded else "x", "y" if width == columns else "wide"
-    body = f"{padded}{product_name} = MatMul({read}, w){'' if product_name == 'y' else ' y = Slice(wide, starts, ends, axes)'}"
+    read, result = "deep" if padded else "x", "y" if width == columns else "wide"
+    body = f"{padded}{result} = MatMul({read}, w){'' if result == 'y' else ' y = Slice(wide, starts, ends, axes)'}"
     sides = {"rows": rows, "inner": inner, "columns": columns, "width": width, "depth": depth, "more": depth - inner}
     text = _PROBE.format(type=type_name, body=body, **sides)
     return 1e-3 * predict(ir.from_onnx_text(text), device, cuda_graph=True).milliseconds
