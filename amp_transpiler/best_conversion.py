@@ -105,7 +105,7 @@ def _feeds(job: Job, best: Best) -> list[dict[str, Any]]:
     reference = best.compared.basis.reference
     if reference is None:
         reference = reference_for(job.source, best.prepared, job.policy, job.plan.questions)
-    return reference.feeds(str(value.name) for value in best.prepared.model.graph.inputs)
+    return reference.feeds_of(best.prepared.model)
 
 
 def source_beside_fused(job: Job) -> Program | None:

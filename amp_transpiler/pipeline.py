@@ -219,10 +219,10 @@ def transpile(
             on the CPU, before it is put in its place. A file that it refuses is an error that names node and reason,
             unless the source is refused, too. `auto` (default): where TensorRT-RTX's builder is installed (extra
             `tensorrt`) and the result is verified; `yes`: always; an error without the builder; `no`: never.
-        pad_weights: Give the weight of a matrix product more columns, of zeros, with a Slice behind the product, where
-            that is predicted to save time on `--device`: kernels for tensor cores want 8 numbers, or a multiple, in a
-            row. GPT-2's last product has 50,257 columns. Only for target `cuda`, and no device has confirmed what it
-            saves.
+        pad_weights: Give the weight of a matrix product more columns, of zeros, with a Slice behind the product, or
+            more rows, with a Pad in front of a MatMul, where that is predicted to save time on `--device`: kernels for
+            tensor cores want 8 numbers, or a multiple, in a row. GPT-2's last product has 50,257 columns. Only for
+            target `cuda`, and no device has confirmed what it saves.
         rescale: Multiply constants by powers of two, where the ranges of values forbid lower precision, so that they
             fit: what is linear or homogeneous is scaled along, and a normalisation takes the scale back, its epsilon
             with it. `auto` (default): level auto with runs on samples, where the result is better for it and float32

@@ -280,7 +280,7 @@ def _pad_weights(job: Job) -> Findings:
     rows = pad_weights(job.program, job.policy)
     if not rows:
         return Findings(notes=("no weight padded: no product is predicted to be faster for it",))
-    names = [f"'{row.name}' from {row.columns:,} columns to {row.width:,}" for row in rows]
+    names = [f"'{row.name}' from {row.sides}" for row in rows]
     saved = 1e6 * sum(row.saved for row in rows)
     return Findings(notes=(f"padded weights, predicted to save {saved:.3g} us a run: {first_few(names)}",))
 

@@ -2,12 +2,13 @@
 """Puts conversions for TensorRT beside those of NVIDIA's AutoCast: share in 16 bits, error, time, and what builds.
 
     python lab/bench_autocast.py ROWS.jsonl --autocast PYTHON FOLDER... [--largest 100e6] [--only WORD]
+        [--format bfloat16]
     python lab/bench_autocast.py ROWS.jsonl --refresh FOLDER...    # our conversions anew, AutoCast's as they are
     python lab/bench_autocast.py --write                           # docs/benchmarks/autocast.md from its files
 
 PYTHON is that of an environment with nvidia-modelopt[onnx]==0.47.0. A row a model, small ones first; what ROWS has is
 not made again. Every way gets the same sample: the first of the corpus' inputs, or of made-up ones. AutoCast is called
-as its documentation says (`programs/peer.py`), in float16, with inputs and outputs that keep their types. All results
+as its documentation says (`programs/peer.py`), with inputs and outputs that keep their types. All results
 are measured alike: the outputs of the float32 program that rounds where they round, on that sample and on a hundredth
 of its floats; the results of layers in the network that TensorRT-RTX's parser makes of them, and whether its builder
 makes an engine. Seconds are those of the CPU, after imports, AutoCast's own run of the model and our comparison and
@@ -36,7 +37,7 @@ from amp_transpiler.errors import AmpError, CheckFailed
 from amp_transpiler.files.loading import load
 from amp_transpiler.precision.limits import Limits
 from amp_transpiler.program.program import Program
-from amp_transpiler.systems.option_names import LevelName
+from amp_transpiler.systems.option_names import DtypeName, LevelName
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.engine_check import profile_of
 from bench_precision import cpu_seconds
@@ -47,6 +48,7 @@ LAB = pathlib.Path(__file__).resolve().parent
 PAGE = LAB.parent / "docs" / "benchmarks" / "autocast.md"
 RESULTS = PAGE.parent / "autocast"
 LEVELS: Sequence[LevelName] = ("auto", "O2")
+FORMATS: Sequence[DtypeName] = ("float16", "bfloat16")
 _REASONS = 12  # of nodes in float32, the most frequent ones
 QUIET = 0.01  # what the floats of a sample are multiplied by, too
 LONGEST = 300  # CPU seconds of one conversion by AutoCast
@@ -62,21 +64,24 @@ def main() -> int:
     parser.add_argument("--autocast", help="the Python that has nvidia-modelopt")
     parser.add_argument("--largest", type=float, default=100e6, help="bytes of a model")
     parser.add_argument("--only", default="", help="a word in the path")
+    parser.add_argument("--format", choices=FORMATS, default="float16")
     parser.add_argument("--refresh", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_intermixed_args()
     if options.write:
         PAGE.write_text(page(), encoding="utf-8")
         return 0
+    low = next(known for known in FORMATS if known == options.format)
     known = {row["model"]: row for row in _rows(options.rows)}
     for name, path in _models(options.folders, options.largest):
         if options.only not in name or (name in known) is not options.refresh:
             continue
         if options.refresh:
             ways = known[name]["ways"]
-            ways |= _row(path, None)["ways"] | {way: ways[way] for way in ("AutoCast",) if way in ways}
+            ways |= _row(path, None, low)["ways"] | {way: ways[way] for way in ("AutoCast",) if way in ways}
         else:
-            known[name] = {"model": name, "bytes": path.stat().st_size, **_row(path, options.autocast)}
+            head = {"model": name, "format": low, "bytes": path.stat().st_size}
+            known[name] = head | _row(path, options.autocast, low)
         lines = (json.dumps(row) + "\n" for row in known.values())
         options.rows.write_text("".join(lines), encoding="utf-8")
         print(name, {way: (made.get("share"), made.get("error")) for way, made in known[name]["ways"].items()})
@@ -105,7 +110,7 @@ def _models(folders: Sequence[pathlib.Path], largest: float) -> Iterator[tuple[s
             yield f"{folder}/{path.parent.name}/{path.name}", path
 
 
-def _row(path: pathlib.Path, autocast: str | None) -> Record:
+def _row(path: pathlib.Path, autocast: str | None, low: DtypeName) -> Record:
     candidates = (path.with_suffix(".inputs.npz"), path.with_name("inputs.npz"))
     inputs = next((str(candidate) for candidate in candidates if candidate.exists()), None)
     try:
@@ -122,17 +127,23 @@ def _row(path: pathlib.Path, autocast: str | None) -> Record:
         row: Record = {"source": source.fault, "ways": {}}
         for way in ("AutoCast", *LEVELS):
             result = pathlib.Path(folder) / f"{way}.onnx"
-            made = _by_autocast(autocast, path, data, result) if way == "AutoCast" else _by_us(way, path, data, result)
-            if way == "O2" and "seconds" in made:
-                made["unverified"] = _unverified_seconds(path, result.with_name("unverified.onnx"))
+            if way == "AutoCast":
+                made = _by_autocast(autocast, path, data, result, low)
+            else:
+                made = _by_us(way, path, data, result, low)
+            if "seconds" in made and way in LEVELS:
+                made["unverified"] = _unverified_seconds(way, path, result.with_name("unverified.onnx"), low)
             row["ways"][way] = made | (_measured(result, reference, quiet) if result.exists() else {})
     return row
 
 
-def _by_autocast(python: str | None, path: pathlib.Path, data: pathlib.Path, result: pathlib.Path) -> Record:
+def _by_autocast(
+    python: str | None, path: pathlib.Path, data: pathlib.Path, result: pathlib.Path, low: DtypeName
+) -> Record:
     if python is None:
         return {}
-    command = [python, str(LAB / "programs" / "peer.py"), "AutoCast", str(path), str(data), str(result), str(LONGEST)]
+    peer = LAB / "programs" / "peer.py"
+    command = [python, str(peer), "AutoCast", *map(str, (path, data, result, LONGEST)), low]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=4 * LONGEST)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
@@ -141,11 +152,16 @@ def _by_autocast(python: str | None, path: pathlib.Path, data: pathlib.Path, res
     return {"refused": record["error"]} if "error" in record else {"seconds": record["seconds"]}
 
 
-def _by_us(level: str, path: pathlib.Path, data: pathlib.Path, result: pathlib.Path) -> Record:
+def _level(word: str) -> LevelName:
+    return next(known for known in LEVELS if known == word)
+
+
+def _by_us(level: str, path: pathlib.Path, data: pathlib.Path, result: pathlib.Path, low: DtypeName) -> Record:
     begun = cpu_seconds()
-    wanted = next(known for known in LEVELS if known == level)
     try:
-        report = amp.transpile(path, result, level=wanted, target="tensorrt", inputs=data, build="no", cache=False)
+        report = amp.transpile(
+            path, result, level=_level(level), dtype=low, target="tensorrt", inputs=data, build="no", cache=False
+        )
     except (CheckFailed, AmpError) as error:
         return {"refused": " ".join(str(error).split())[:300]}
     seconds = cpu_seconds() - begun
@@ -153,10 +169,10 @@ def _by_us(level: str, path: pathlib.Path, data: pathlib.Path, result: pathlib.P
     return {"seconds": seconds, "float32": why.most_common(_REASONS)}
 
 
-def _unverified_seconds(path: pathlib.Path, result: pathlib.Path) -> float:
-    """Return the seconds of level O2 without any run of the model."""
+def _unverified_seconds(level: str, path: pathlib.Path, result: pathlib.Path, low: DtypeName) -> float:
+    """Return the seconds of a level without any run of the model."""
     begun = cpu_seconds()
-    amp.transpile(path, result, level="O2", target="tensorrt", verify=False, cache=False)
+    amp.transpile(path, result, level=_level(level), dtype=low, target="tensorrt", verify=False, cache=False)
     return cpu_seconds() - begun
 
 

@@ -91,7 +91,8 @@ def convert_to_mixed_precision(
         max_depth_of_reduction: Nodes that sum more terms stay float32.
         opset: the opset of the result. None: the model's, or a higher one.
         use_standalone_type_inference: has no effect: types are always inferred here.
-        options: further options of `amp_transpiler.transpile`. The level is O2 by default, the target `tensorrt`.
+        options: further options of `amp_transpiler.transpile`. The level is O2 by default, the target `tensorrt`, and
+            float64 becomes float32, also at inputs and outputs, as AutoCast has it.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -153,7 +154,8 @@ def convert_to_f16(
         trt_plugins: refused.
         use_standalone_type_inference: has no effect: types are always inferred here.
         opset: the opset of the result. None: the model's, or a higher one.
-        options: further options of `amp_transpiler.transpile`. The level is O2 by default, the target `tensorrt`.
+        options: further options of `amp_transpiler.transpile`. The level is O2 by default, the target `tensorrt`, and
+            float64 becomes float32, also at inputs and outputs, as AutoCast has it.
 
     Raises:
         OptionError: (a ValueError) an argument is wrong.
@@ -198,6 +200,7 @@ def _defaults(name: str, low_precision_type: str, keep_io_types: bool, opset: in
         "dtype": low_precision_type,
         "keep_io_types": keep_io_types,
         "opset": opset,
+        "float64": "float32-io",
     }
 
 

@@ -56,11 +56,13 @@ class Pattern:
         forms: expressions.
         is_safe: whether the whole is safe in a low format, whatever its nodes are by themselves and whether it is
             fused or not.
+        unfused: further forms, which ONNX Runtime leaves as they are; `passes/fusion/` makes one operator of them.
     """
 
     name: str
     forms: tuple[str, ...]
     is_safe: bool
+    unfused: tuple[str, ...] = ()
 
 
 def _halved(*factors: str) -> tuple[str, ...]:
@@ -70,16 +72,18 @@ def _halved(*factors: str) -> tuple[str, ...]:
     )
 
 
+def _halved_before(*factors: str) -> tuple[str, ...]:
+    """Return the order that torch's exporter by dynamo writes: one half and the other factor first."""
+    return tuple(f"Mul(x, Mul(half:c, {factor}))" for factor in factors)
+
+
+_TANHS = (_TANH.format(cube=_CUBE), _TANH.format(cube=_CUBE_BY_PRODUCT), _TANH_FACTORED)
+_ERFS = (_ERF.format(scaled="Div(x, root:c)"), _ERF.format(scaled="Mul(x, inverse:c)"))
+
 PATTERNS: tuple[Pattern, ...] = (
     # A cube that overflows does no harm: tanh of an infinity is one or minus one.
-    Pattern(
-        "a tanh GELU",
-        _halved(_TANH.format(cube=_CUBE), _TANH.format(cube=_CUBE_BY_PRODUCT), _TANH_FACTORED),
-        is_safe=True,
-    ),
-    Pattern(
-        "a GELU", _halved(_ERF.format(scaled="Div(x, root:c)"), _ERF.format(scaled="Mul(x, inverse:c)")), is_safe=True
-    ),
+    Pattern("a tanh GELU", _halved(*_TANHS), is_safe=True, unfused=_halved_before(*_TANHS)),
+    Pattern("a GELU", _halved(*_ERFS), is_safe=True, unfused=_halved_before(*_ERFS)),
     Pattern("a SiLU", ("Mul(x, Sigmoid(x))", "Mul(x, Sigmoid(Mul(x, c)))"), is_safe=True),
 )
 

@@ -533,8 +533,9 @@ class ConversionOptions:
         False,
         group="decide",
         flags=("--pad-weights",),
-        text="Give the weight of a matrix product more columns, of zeros, with a Slice behind the product, where that "
-        "is predicted to save time on `--device`: kernels for tensor cores want 8 numbers, or a multiple, in a row. "
+        text="Give the weight of a matrix product more columns, of zeros, with a Slice behind the product, or more "
+        "rows, with a Pad in front of a MatMul, where that is predicted to save time on `--device`: kernels for tensor "
+        "cores want 8 numbers, or a multiple, in a row. "
         "GPT-2's last product has 50,257 columns. Only for target `cuda`, and no device has confirmed what it saves.",
         held_as=("flag",),
     )

@@ -1,4 +1,4 @@
-"""Gives weights of products more columns, of zeros, and takes the columns off the result again."""
+"""Gives weights of products more columns or rows, of zeros: columns leave the result again, operands get zeros."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pad_weights(program: Program, policy: Policy) -> tuple[Padding, ...]:
     rows = paddings(program.model, policy.low, find_device(policy.device), policy.dims)
     listed = policy.rules.lists.black_varnames
     rows = tuple(row for row in rows if row.node.outputs[0].name not in listed)
-    if run_pass(PadWeights({row.node: row.width for row in rows}), program.model).modified:
+    if run_pass(PadWeights({row.node: row for row in rows}), program.model).modified:
         program.touch()
     return rows
 
@@ -41,22 +41,42 @@ class PadWeights(Pass[PassResult]):
     """Widens weights; counts them. The product and its weight keep their names, and so does what is read of them.
 
     Args:
-        widths: product (MatMul, or Gemm with a vector as its bias) -> the columns that its weight gets. The weight and
-            the bias are float32 constants of the main graph that nothing else reads.
+        paddings: product (MatMul, or Gemm with a vector as its bias) -> what its weight gets. The weight and the bias
+            are float32 constants of the main graph that nothing else reads.
     """
 
-    def __init__(self, widths: Mapping[ir.Node, int]) -> None:
-        self._widths = widths
+    def __init__(self, paddings: Mapping[ir.Node, Padding]) -> None:
+        self._paddings = paddings
 
     def call(self, model: ir.Model) -> PassResult:
-        for node, width in self._widths.items():
-            _widen(model, node, width)
-        return PassResult(model, modified=bool(self._widths), count=len(self._widths))
+        for node, padding in self._paddings.items():
+            _deepen(model, node, padding)
+            _widen(model, node, padding.width)
+        return PassResult(model, modified=bool(self._paddings), count=len(self._paddings))
+
+
+def _deepen(model: ir.Model, node: ir.Node, padding: Padding) -> None:
+    """Give the weight of a MatMul rows of zeros, and the operand before it as many columns."""
+    if padding.depth == padding.inner:
+        return
+    operand = node.inputs[0]
+    assert operand is not None
+    _pad(node.inputs[_WEIGHT], 0, padding.depth)
+    builder = GraphBuilder(model, before=node, prefix=f"{node.name}/", metadata=node.metadata_props)
+    pads = builder.constant(np.array([*[0] * (2 * padding.rank - 1), padding.depth - padding.inner], np.int64))
+    deep = builder.op("Pad", [operand, pads])
+    deep.type = operand.type
+    node.replace_input_with(0, deep)
 
 
 def _widen(model: ir.Model, node: ir.Node, width: int) -> None:
     axis = 0 if node.attributes.get_int("transB", 0) else 1
-    columns = _pad(node.inputs[_WEIGHT], axis, width)
+    weight = node.inputs[_WEIGHT]
+    assert weight is not None
+    assert weight.const_value is not None
+    if weight.const_value.shape[axis] == width:
+        return
+    columns = _pad(weight, axis, width)
     if len(node.inputs) > _BIAS and node.inputs[_BIAS] is not None:
         _pad(node.inputs[_BIAS], 0, width)
     name, old, graph = node.name, node.outputs[0], node.graph

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
+from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, INCLUDE, has_guard, is_kept, region_of
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.walk import (
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from amp_transpiler.precision.row_sums import RowSum
 
 __all__ = ["OpenChoices", "assign", "open_choices"]
+
+_LONGER = 16.0  # times the sizes of the samples: what grows with an open size fits up to there, where engines are built
 
 
 def assign(model: ir.Model, policy: Policy, ranges: RangeFaults | None = None) -> Assignment:
@@ -122,7 +124,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
     """
     # Only level auto weighs: the other levels need none of this.
     from amp_transpiler.precision.cheapest_assignment import open_decisions
-    from amp_transpiler.precision.cut_weights import LowWeights
+    from amp_transpiler.precision.cut_weights import LowWeights, ShareWeights
 
     assigner = _Assigner(model, policy, ranges or RangeFaults(policy.low, strict=policy.strict_ranges))
     decisions = assigner.decide()
@@ -130,7 +132,7 @@ def open_choices(model: ir.Model, policy: Policy, ranges: RangeFaults | None = N
         _drop_islands(decisions, policy.objective)
     wholes = assigner.wholes()
     together: list[Collection[ir.Node]] = [*wholes, *assigner.tied(decisions)]
-    weights: Weights = LowWeights(wholes)
+    weights: Weights = ShareWeights() if policy.numerics == "compared" else LowWeights(wholes)
     if policy.objective == "time":
         from amp_transpiler.cost import find_device, prices
         from amp_transpiler.precision.least_time import fastest
@@ -210,7 +212,7 @@ class _Assigner:
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, Reason](), []
         if policy.numerics != "ignore":
             self._judge()
-        elif policy.drop_islands != "none":
+        elif policy.drop_islands != "none" and not (policy.target.builds_engines and policy.low is FLOAT16):
             self._unsafe = self._positions()
         self._seen = self._seen_ranges()
         self.missing_kernels: dict[str, int] = {}
@@ -321,20 +323,27 @@ class _Assigner:
         self.masks = find_masks(nodes, ranges, integers, self._is_fixed)
         self._wholes = list(matches(nodes))
         safe = {node for whole in self._wholes if whole.pattern.is_safe for node in whole.nodes}
-        if self._policy.numerics == "shown":  # otherwise they are float32, node by node
+        if self._shows:  # otherwise they are float32, node by node
             taken = {node for whole in self._wholes for node in whole.nodes}
             self._wholes += [Match(NORMALISATION, each) for each in normalisations(nodes) if not each & taken]
         sizing = dict.fromkeys(size_chains(nodes))  # whatever ranges say: a shape has no tolerance
         reasons = unsafe_nodes(model, self._policy.low, ranges, self.masks, safe, counting, sizing)
-        steep = near_zero(nodes, self._policy.low, self._given_ranges(), self._policy.headroom, safe, integers)
+        is_compared, steep = self._policy.numerics == "compared", dict[ir.Node, Reason]()
+        if not is_compared:
+            steep = near_zero(nodes, self._policy.low, self._given_ranges(), self._policy.headroom, safe, integers)
         grown = growing(model, nodes, KnownShapes(model, {}))
         readers = (node for node in nodes if touches_growing(node, grown)) if grown else ()
-        grows = {node: GROWS for node in readers if node not in self.masks.nodes}
         powers = degrees(nodes) if self._shown_ranges() is not None else {}
+        grows = {
+            node: GROWS
+            for node in readers
+            if node not in self.masks.nodes
+            and not (is_compared and self._is_shown_safe(node, counting, powers, _LONGER))
+        }
         unsafe = {
             node: reason
             for node, reason in reasons.items()
-            if node in sizing or node in grows or not self._is_shown_safe(node, counting, powers)
+            if node in sizing or node in grows or not self._is_shown_safe(node, counting, powers, self._policy.headroom)
         }
         self._unsafe = {**grows, **steep, **unsafe}
 
@@ -343,24 +352,32 @@ class _Assigner:
         evidence = self._policy.evidence
         return evidence.ranges if evidence is not None and evidence.given else {}
 
-    def _is_shown_safe(self, node: ir.Node, counting: Collection[ir.Node], powers: Mapping[ir.Value, float]) -> bool:
+    def _is_shown_safe(
+        self, node: ir.Node, counting: Collection[ir.Node], powers: Mapping[ir.Value, float], headroom: float
+    ) -> bool:
         """Whether data speak for a node that is unsafe by its nature."""
         policy, ranges = self._policy, self._shown_ranges()
         if ranges is None:
             return False
         from amp_transpiler.precision.numerics import shown_safe
 
-        return shown_safe(node, ranges, policy.low, policy.headroom, counts=node in counting, degrees=powers)
+        return shown_safe(node, ranges, policy.low, headroom, counts=node in counting, degrees=powers)
 
     def _shown_ranges(self) -> Mapping[str, TensorRange] | None:
         """Return the ranges that decide about what is unsafe by its nature; None if data have no say."""
         evidence = self._policy.evidence
-        return evidence.ranges if self._policy.numerics == "shown" and evidence is not None else None
+        return evidence.ranges if self._shows and evidence is not None else None
+
+    @property
+    def _shows(self) -> bool:
+        """Whether the ranges that data show have a say about what is unsafe by its nature."""
+        return self._policy.numerics in ("shown", "compared")
 
     def _positions(self) -> dict[ir.Node, Reason]:
         """Find what is computed only from integers with a node that has no low form, such as a Range.
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
+        An engine's builder fuses casts, and float16 counts to 2048: there nobody asks.
         """
         from amp_transpiler.precision.numerics import from_integers
 

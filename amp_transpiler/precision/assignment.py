@@ -16,7 +16,7 @@ from amp_transpiler.precision.reasons import Reason
 if TYPE_CHECKING:
     from amp_transpiler.precision.row_sums import RowSum
 
-__all__ = ["Assignment", "ConstantStorage", "Decision"]
+__all__ = ["Assignment", "ConstantStorage", "Decision", "low_names"]
 
 ConstantStorage = Literal["offline", "whole", "runtime"]
 
@@ -111,3 +111,8 @@ class Assignment:
         if decision.takes_any:
             return "any"
         return "low" if decision.form is not None and index in decision.form.inputs else "high"
+
+
+def low_names(assignment: Assignment) -> frozenset[str]:
+    """Return the names of the nodes that are low."""
+    return frozenset(str(node.name) for node, decision in assignment.decisions.items() if decision.precision == "low")

@@ -13,7 +13,7 @@ from amp_transpiler.ops.kinds import COMPUTE, MOVEMENT
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.precision.cut_network import Weights, origin_of
 
-__all__ = ["LowWeights", "Pricing", "TimeWeights", "WithErrors"]
+__all__ = ["LowWeights", "Pricing", "ShareWeights", "TimeWeights", "WithErrors"]
 
 # What it is worth that a node is low, in cheap operators. Sums of these are exact in binary, so that ties are ties.
 _COMPUTING = 16.0  # more than the casts around any one operator, so that it always is
@@ -60,6 +60,25 @@ class LowWeights:
     def cast_to_high(self, value: ir.Value) -> float:
         """Return the cost of a cast, less for an output of the program."""
         return _BORDER_CAST if value.is_graph_output() and _is_main(value) else _CAST
+
+
+class ShareWeights(LowWeights):
+    """The largest share of results in lower precision, as an engine's builder counts: casts are layers, too.
+
+    A cast to lower precision has a result in it; one to float32 has not, so it is worth what a cheap operator is.
+    """
+
+    def high(self, node: ir.Node) -> float:
+        """Return what is lost where a node is float32: all that move values count as well."""
+        return _COMPUTING if operator_name(node) in COMPUTE else _CHEAP
+
+    def cast_to_low(self, value: ir.Value) -> float:  # noqa: ARG002 - part of the interface
+        """Return the cost of a cast, which only decides between choices that are as good."""
+        return _MOVING
+
+    def cast_to_high(self, value: ir.Value) -> float:
+        """Return the cost of a cast, less for an output of the program."""
+        return _MOVING if value.is_graph_output() and _is_main(value) else _CHEAP
 
 
 class Pricing(Protocol):

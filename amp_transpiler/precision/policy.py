@@ -68,7 +68,8 @@ class Policy:
         target: the backend whose kernels count.
         copies: change nothing: the files are copied byte for byte, and no other field matters.
         numerics: `static`: operators that are unsafe by `precision/numerics.py` stay float32; `shown`: but those for
-            which the ranges of `evidence` speak; `ignore`: none does.
+            which the ranges of `evidence` speak; `compared`: those of values near zero and of sums along open sizes,
+            too, and casts cost next to nothing, since a comparison at other levels decides; `ignore`: none does.
         strict_ranges: every constant that the low format cannot hold keeps its readers in float32, the "minus infinity"
             of masks and small constants included.
         drop_islands: groups of low nodes between quantized operators that cost more casts than they are worth become
@@ -109,7 +110,7 @@ class Policy:
     widens: frozenset[ir.DataType] = frozenset()
     float64: Float64Choice = "keep"
     copies: bool = False
-    numerics: Literal["ignore", "static", "shown"] = "ignore"
+    numerics: Literal["ignore", "static", "shown", "compared"] = "ignore"
     strict_ranges: bool = False
     drop_islands: Literal["none", "quantized"] = "none"
     objective: Objective = "rules"

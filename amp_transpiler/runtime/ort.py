@@ -257,8 +257,19 @@ def nodes_on_cpu(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
     )
 
 
+_NO_OPERATOR = (
+    re.compile(r'In Node, \("(?P<node>[^"]*)", (?P<operator>\w+), "(?P<domain>[^"]*)".* No Op registered for '),
+    re.compile(r"Fatal error: (?P<domain>[^\s:]*):(?P<operator>\w+)\(-?\d+\) is not a registered function/op"),
+)
+"""What ONNX Runtime says of an operator that it does not have, such as a plugin."""
+
+
 def error_text(error: BaseException, limit: int = 300) -> str:
     """Return the message of an ONNX Runtime error as one line, without its source paths, at most `limit` characters."""
+    for pattern in _NO_OPERATOR:
+        if match := pattern.search(" ".join(str(error).split())):
+            name = "::".join(filter(None, (match["domain"], match["operator"])))
+            return f"ONNX Runtime has no operator {name}, so a model with this plugin does not run here"
     text = re.sub(r"\S*/onnxruntime/core/\S+ .*?\)( const)? ", "", str(error))
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", " ".join(text.split()))
     text = text or type(error).__name__

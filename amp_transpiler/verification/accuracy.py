@@ -89,6 +89,11 @@ class Reference:
         every = ({**self._added, **sample} for sample in self.samples)
         return [{name: value for name, value in sample.items() if name in known} for sample in every]
 
+    def feeds_of(self, model: ir.Model) -> list[dict[str, Any]]:
+        """Return the samples for a model, whose inputs may be float32 where those of the source are float64."""
+        inputs = {str(value.name): value.dtype for value in model.graph.inputs}
+        return [{name: _in_type(value, inputs[name]) for name, value in feed.items()} for feed in self.feeds(inputs)]
+
     def of_graph(self, source: Program) -> Reference:
         """Return the part of it that concerns a graph with fewer inputs and outputs, that of `source`."""
         graph = source.model.graph
@@ -449,3 +454,9 @@ def _require_memory(model: ir.Model) -> None:
             f"comparing would need about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; "
             "compare on a larger machine"
         )
+
+
+def _in_type(value: Any, dtype: ir.DataType | None) -> Any:
+    """Return a sample in float32 where that is what an input takes, and float64 what was given."""
+    is_narrowed = isinstance(value, np.ndarray) and value.dtype == np.float64 and dtype is ir.DataType.FLOAT
+    return value.astype(np.float32) if is_narrowed else value

@@ -301,7 +301,7 @@ class Conversions:
 
     def feeds(self) -> list[dict[str, Any]]:
         """Return the samples for the prepared program."""
-        return self.reference.feeds(str(value.name) for value in self.prepared.model.graph.inputs)
+        return self.reference.feeds_of(self.prepared.model)
 
     def samples(self) -> list[NamedSample]:
         """Return the samples for the prepared program, each with its name."""

@@ -17,7 +17,7 @@ from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.conversion import Conversion, candidate_of, convert
 from amp_transpiler.errors import ModelError
 from amp_transpiler.precision.assign import open_choices
-from amp_transpiler.precision.assignment import Assignment
+from amp_transpiler.precision.assignment import Assignment, low_names
 from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Policy
@@ -31,6 +31,7 @@ from amp_transpiler.verification.bound_search import Trial, turn
 from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.conversions import Conversions, Found, Measured
 from amp_transpiler.verification.evidence_cache import Outcome, Outcomes, remembered_evidence
+from amp_transpiler.verification.fullest import fullest
 from amp_transpiler.verification.sensitivity import collect_evidence, low_forms
 
 __all__ = ["Found", "best_conversion", "worst_error"]
@@ -82,6 +83,8 @@ def best_conversion(
         with conversions.phase("calibrate"):
             evidence = _ranges_seen(conversions, notes)
             policy = dataclasses.replace(policy, evidence=evidence)
+        if evidence is not None and (fuller := fullest(conversions, policy, limited=limited)):
+            return Found(fuller, evidence)
     tried = [conversions.measured(policy, confirm=True)]
     holds = tried[0].excess <= 1.0 or not policy.search_runs
     if not holds:
@@ -127,7 +130,7 @@ def _repeated(known: Outcome, conversions: Conversions, notes: list[str]) -> Fou
 def _allows_more(conversions: Conversions, policy: Policy, than: Measured) -> bool:
     """Whether a policy would choose other low nodes than those of a conversion."""
     opened = open_choices(conversions.prepared.model, policy, conversions.ranges)
-    return _low_names(opened.assignment(opened.choices.solve())) != _low_names(than.conversion.assignment)
+    return low_names(opened.assignment(opened.choices.solve())) != low_names(than.conversion.assignment)
 
 
 def _is_slower(measured: Measured, other: Measured, policy: Policy) -> bool:
@@ -137,10 +140,6 @@ def _is_slower(measured: Measured, other: Measured, policy: Policy) -> bool:
 
 def _milliseconds(program: Program, policy: Policy) -> float:
     return candidate_of(program, policy).milliseconds
-
-
-def _low_names(assignment: Assignment) -> frozenset[str]:
-    return frozenset(str(node.name) for node, decision in assignment.decisions.items() if decision.precision == "low")
 
 
 def _low_share(assignment: Assignment) -> float:
@@ -221,7 +220,7 @@ class _Search:
         self._frontier = Frontier(opened.choices, opened.weights, evidence, _allowed(first.outputs, policy))
         free = opened.assignment(opened.choices.solve())
         self._reasons = {str(node.name): decision.reason for node, decision in free.decisions.items()}
-        self._fixed = _low_names(free) - self._frontier.open_names
+        self._fixed = low_names(free) - self._frontier.open_names
         decided = first.conversion.assignment.decisions
         self._was_low = [str(node.name) for node, decision in decided.items() if decision.precision == "low"]
         self._best: tuple[Point, Measured] | None = None
@@ -238,7 +237,7 @@ class _Search:
         """
         frontier, conversions = self._frontier, self._conversions
         for measured in self._tried:
-            low = _low_names(measured.conversion.assignment)
+            low = low_names(measured.conversion.assignment)
             point = frontier.point(low & frontier.open_names)
             if point.low | self._fixed == low:  # or the ranges that were seen since forbid some
                 self._note(point, measured)
@@ -385,7 +384,7 @@ class _Search:
     def curve(self, best: Measured) -> list[FrontierPoint]:
         """Return the points of the curve, those with the largest errors first; the chosen one is measured."""
         frontier = self._frontier
-        chosen_low = _low_names(best.conversion.assignment) & frontier.open_names
+        chosen_low = low_names(best.conversion.assignment) & frontier.open_names
         points = []
         for point in frontier.curve(chosen_low):
             is_chosen = point.low == chosen_low

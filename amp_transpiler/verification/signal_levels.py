@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 AS_GIVEN = "as given"
 _GAINS: Mapping[str, float] = {"at a tenth": 0.1, "at three times": 3.0}  # in words -> factor of the values
+_QUIET: Mapping[str, float] = {"at a hundredth": 0.01}
 _ROLES = frozenset({"image", "sound"})
 _CHANNELS = 2  # of a sound at most, and sounds in a batch of one whose axes have no names
 _LONG = 1024  # samples of a sound at least
@@ -64,10 +65,12 @@ class Gains:
 
     Args:
         reference: the samples as they were given.
+        levels: in words -> the factor of the values.
     """
 
-    def __init__(self, reference: Reference) -> None:
+    def __init__(self, reference: Reference, levels: Mapping[str, float] | None = None) -> None:
         self._reference = reference
+        self._levels = _GAINS if levels is None else levels
         self._inputs = scaled_inputs(reference.program.model, reference.samples[0]) if reference.given else ()
         self._known: dict[str, Reference] | None = None
 
@@ -76,6 +79,27 @@ class Gains:
         if self._known is None:
             self._known = dict(self._run()) if self._inputs else {}
         return self._known
+
+    def quieter(self) -> Gains:
+        """Return the same samples at a hundredth of their level alone, where most conversions are not judged."""
+        return Gains(self._reference, _QUIET)
+
+    def rounded_once(self, program: Program, judge_of: Callable[[Reference], Judge]) -> tuple[float, float]:
+        """Return the largest excess over the limits at these levels, and the largest error; zeros without levels.
+
+        Args:
+            program: a converted program; not changed.
+            judge_of: returns what judges it against a reference.
+
+        Raises:
+            CannotCompare: the emulated program does not run.
+        """
+        references = self.references().values()
+        if not references:
+            return 0.0, 0.0
+        with open_emulated(program) as emulated:
+            judged = [(judge_of(at).rounded_once(emulated), at) for at in references]
+        return max(judgement.excess for judgement, _ in judged), max(_error(*pair) for pair in judged)
 
     def judged(
         self,
@@ -119,7 +143,7 @@ class Gains:
         reference = self._reference
         try:
             with open_source(reference.program) as session:
-                for words, factor in _GAINS.items():
+                for words, factor in self._levels.items():
                     sample_spill, output_spill = Spill(), Spill()
                     samples = [sample_spill.kept(_scaled(sample, self._inputs, factor)) for sample in reference.samples]
                     try:

@@ -1,15 +1,16 @@
 """Convert a model with another tool: run as a script by the Python of that tool's environment.
 
-    python peer.py TOOL MODEL INPUTS.npz RESULT CPU_SECONDS
+    python peer.py TOOL MODEL INPUTS.npz RESULT CPU_SECONDS [float16|bfloat16]
 
-Each tool is called as its own documentation calls it, in float16, with inputs and outputs that keep their types. It
-prints one JSON object: the CPU seconds of the conversion, threads and children included, or `error`. Past the limit of
-CPU seconds the system ends it.
+Each tool is called as its own documentation calls it, with inputs and outputs that keep their types; only AutoCast
+knows bfloat16. It prints one JSON object: the CPU seconds of the conversion, threads and children included, or
+`error`. Past the limit of CPU seconds the system ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -66,12 +67,12 @@ def auto_mixed_precision(source: str, inputs: str) -> Callable[[], Any]:
     return lambda: auto_convert_mixed_precision(model, feeds, rtol=0.01, atol=0.001, keep_io_types=True)
 
 
-def autocast(source: str, inputs: str) -> Callable[[], Any]:
+def autocast(source: str, inputs: str, low: str = "fp16") -> Callable[[], Any]:
     """NVIDIA's AutoCast, calibrated on the data."""
     from modelopt.onnx.autocast import convert_to_mixed_precision
 
     return lambda: convert_to_mixed_precision(
-        source, low_precision_type="fp16", keep_io_types=True, calibration_data=inputs
+        source, low_precision_type=low, keep_io_types=True, calibration_data=inputs
     )
 
 
@@ -82,6 +83,7 @@ TOOLS = {
     "auto_mixed_precision": (auto_mixed_precision, "onnxconverter-common"),
     "AutoCast": (autocast, "nvidia-modelopt"),
 }
+BFLOAT16 = {"AutoCast": functools.partial(autocast, low="bf16")}
 
 
 def _loaded(source: str) -> Any:
@@ -102,11 +104,13 @@ def _cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def main(tool: str, source: str, inputs: str, target: str, limit: str) -> None:
+def main(tool: str, source: str, inputs: str, target: str, limit: str, low: str = "float16") -> None:
     """Convert, save, and print the record."""
     import onnx
 
     make, package = TOOLS[tool]
+    if low == "bfloat16":
+        make = BFLOAT16[tool]
     record: dict[str, Any] = {}
     kept = os.dup(1)
     with pathlib.Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):

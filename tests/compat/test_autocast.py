@@ -176,3 +176,27 @@ def test_what_cannot_stay_float32_by_itself_is_said():
     assert high(convert_to_f16(simple(), tensor_block_dict={"Gemm": {"inp": [1]}}, op_block_list=["Gemm"])) == {
         "gemm_node"
     }
+
+
+DOUBLE = TensorProto.DOUBLE
+
+
+def in_float64():
+    return parse("(double[2,4] x) => (double[2,3] y) { y = MatMul (x, w) }", w=np.float64(array(4, 3)))
+
+
+# Further options -> the types of the input and the output.
+FLOAT64 = {"as AutoCast does": ({}, [FLOAT, FLOAT]), "on request": ({"float64": "keep"}, [DOUBLE, DOUBLE])}
+
+
+@pytest.mark.parametrize(("options", "expected"), FLOAT64.values(), ids=FLOAT64)
+@pytest.mark.parametrize("by", ["file", "list of operators"])
+def test_float64_becomes_float32(tmp_path, by, options, expected):
+    onnx.save(in_float64(), tmp_path / "double.onnx")
+    if by == "file":
+        model = convert_to_mixed_precision(tmp_path / "double.onnx", keep_io_types=True, **options)
+    else:
+        model = convert_to_f16(in_float64(), **options)
+    assert io_types(model) == expected
+    (weight,) = model.graph.initializer
+    assert weight.data_type == (FLOAT16 if expected == [FLOAT, FLOAT] else DOUBLE)

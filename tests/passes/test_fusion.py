@@ -85,6 +85,8 @@ FUSED = {
         "SimplifiedLayerNormalization",
     ),
     "GELU": (18, f"{ERF} d = Mul (x, c) y = Mul (d, half)", "com.microsoft::Gelu"),
+    "GELU, halved before": (18, f"{ERF} d = Mul (half, c) y = Mul (x, d)", "com.microsoft::Gelu"),
+    "GELU by tanh, halved before": (18, f"{TANH} h = Mul (half, f) y = Mul (x, h)", "com.microsoft::FastGelu"),
     "GELU by a factor": (
         18,
         "h = Mul (half, x) a = Mul (x, inverse) b = Erf (a) c = Add (one, b) y = Mul (h, c)",

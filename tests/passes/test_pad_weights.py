@@ -25,6 +25,16 @@ LARGE = {
     "scaled": ("y = Gemm<alpha = 0.5, beta = 2.0>(x, w, b)", {"w": W, "b": array(2001)}, 2008),
     "whole tiles": ("y = MatMul(x, w)", {"w": array(512, 6399, scale=0.05)}, 6400),
 }
+DEEP = {
+    "rows": ("y = MatMul(h, w)", {"w": array(2001, 2048, scale=0.05)}, [2008, 2048]),
+    "rows and columns": ("y = MatMul(h, w)", {"w": array(2001, 2041, scale=0.05)}, [2008, 2048]),
+    "rows behind a batch": (
+        "k = Reshape(h, four) y = MatMul(k, w)",
+        {"w": array(2001, 2048, scale=0.05), "four": np.array([8, 256, 2001])},
+        [2008, 2048],
+    ),
+    "a Gemm, whose rows stay": ("y = Gemm(h, w)", {"w": array(2001, 2048, scale=0.05)}, [2001, 2048]),
+}
 AS_IT_IS = {
     "aligned": ("y = MatMul(x, w)", {"w": array(512, 2000)}),
     "small": ("y = MatMul(x, w)", {"w": array(512, 11)}),
@@ -67,6 +77,23 @@ def test_a_weight_gets_columns_and_no_result_changes(case, dtype):
     # Sums of the same products; how a CPU orders them may depend on the columns.
     assert np.allclose(results[0].astype(np.float32), results[1].astype(np.float32), rtol=2.0**-7, atol=1e-2)
     assert np.mean(results[0] == results[1]) > 0.99
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_a_weight_gets_rows_and_no_result_changes(case):
+    body, weights, expected = DEEP[case]
+    model = parse(f"(float[2048,2001] x) => (float y) {{ h = Tanh(x) {body} }}", **weights)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    plain, padded = (
+        amp.transpile(model, level="O2", fuse="none", verify=False, pad_weights=wish) for wish in (False, True)
+    )
+    shapes = {tensor.name: list(tensor.dims) for tensor in padded.program.to_onnx().graph.initializer}
+    assert shapes["w"] == expected
+    assert ("Pad" in {node.op_type for node in padded.program.to_onnx().graph.node}) == (expected[0] == 2008)
+    sample = {"x": array(2048, 2001, seed=9)}
+    results = [run(amp.emulate(report.program).to_onnx(), sample).astype(np.float32) for report in (plain, padded)]
+    assert results[0].shape == results[1].shape
+    assert np.allclose(*results, rtol=2.0**-7, atol=1e-2)
 
 
 @pytest.mark.parametrize("case", AS_IT_IS)

@@ -189,3 +189,16 @@ def test_the_written_file_has_it_where_it_was(tmp_path):
     node = next(node for node in onnx.load(tmp_path / "o.onnx").graph.node if node.op_type == "FastScale")
     assert (node.domain, node.name) == ("", "mine")
     assert not node.metadata_props
+
+
+def test_the_verdict_says_that_a_plugin_does_not_run_here():
+    report, _ = converted({"my.ops::Scale": "fp16"}, target="tensorrt", build="no", level="O2")
+    assert "ONNX Runtime has no operator my.ops::Scale, so a model with this plugin does not run here" in report.verdict
+    assert "registered" not in " ".join((report.verdict, *report.notes))
+
+
+def test_the_same_of_one_in_the_domain_of_onnx():
+    text = TEXT.replace("my.ops.Scale", "MyScale").replace("(float[4,8] x, float[4] s, int64[1] n)", "(float[4,8] x)")
+    source = parse(text.replace("(a, s, n)", "(a)"), w=array(8, 8))
+    report, _ = converted({"MyScale": "fp16"}, source, "MyScale", target="tensorrt", build="no", level="O2")
+    assert "ONNX Runtime has no operator MyScale, so a model with this plugin does not run here" in report.verdict

@@ -38,6 +38,7 @@ RESULTS = {
     "inside, by cost": (MIXED, "float32", "auto", False, "FLOAT FLOAT", 3),
     "outputs stay": (DOUBLE, "float32", "O2", True, "DOUBLE DOUBLE", 3),
     "outputs, too": (DOUBLE, "float32-io", "O2", False, "FLOAT FLOAT", 3),
+    "outputs, too, by cost": (DOUBLE, "float32-io", "auto", False, "FLOAT FLOAT", 3),
 }
 
 

@@ -105,7 +105,7 @@ class FuseWrittenOut(Pass[PassResult]):
 
     def _gelus(self, name: str, pattern: str) -> Sequence[Rewrite]:
         """Return the rows of GELU as one of its operators, by the name of the fusion."""
-        (forms,) = (row.forms for row in PATTERNS if row.name == pattern)
+        (forms,) = (row.forms + row.unfused for row in PATTERNS if row.name == pattern)
         domain = "" if name == "Gelu" else _CONTRIB
         attributes = _by_tanh if pattern == _BY_TANH and not domain else None
         operator = name.rpartition("::")[2]

@@ -1,0 +1,52 @@
+"""The reference matcher of written-out operators: forms that exporters write, and what only looks like them."""
+
+import pytest
+
+import count_recognised
+from programs.written_out import KINDS, written_out
+from tests import fusions
+from tests.support import array, parse
+
+_KIND_OF = {"GELU": "Gelu", "LayerNormalization": "LayerNormalization", "RMSNormalization": "RMSNormalization"}
+OTHERS = {
+    "a deviation that divides nothing of it": "mu = ReduceMean (x, last) d = Sub (x, mu) p = Mul (d, d) "
+    "v = ReduceMean (p, last) ve = Add (v, eps) sd = Sqrt (ve) y = Div (w, sd)",
+    "over rows": "p = Mul (x, x) v = ReduceMean (p, first) ve = Add (v, eps) sd = Sqrt (ve) y = Div (x, sd)",
+    "an error function alone": "e = Erf (x) a = Add (e, one) y = Mul (a, w)",
+    "a softmax of scores that weighs nothing": "s = MatMul (x, w) y = Softmax (s)",
+}
+
+
+def kind_of(name):
+    known = next((kind for word, kind in _KIND_OF.items() if name.startswith(word)), None)
+    return "Attention" if name.startswith("a mask") else known
+
+
+@pytest.mark.parametrize("name", fusions.FUSIONS)
+def test_every_form_is_counted_once(name):
+    kind = kind_of(name)
+    assert written_out(fusions.model(name)) == {one: int(one == kind) for one in KINDS}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_what_only_looks_like_one_is_not_counted(text):
+    constants = {"w": array(8, 8, seed=1), "last": [-1], "first": [0], "eps": 1e-5, "one": 1.0}
+    numbers = {name: array_of(value) for name, value in constants.items()}
+    assert not any(written_out(parse(f"(float[8,8] x) => (float[8,8] y) {{ {text} }}", **numbers)).values())
+
+
+def array_of(value):
+    import numpy as np
+
+    return np.array(value, np.int64 if isinstance(value, list) else np.float32)
+
+
+def test_a_model_is_held_against_its_conversion(tmp_path):
+    import onnx
+
+    name = "LayerNormalization"
+    onnx.save(fusions.model(name), tmp_path / "m.onnx")
+    row = count_recognised.counted(tmp_path / "m.onnx")
+    assert row is not None
+    assert (row["written"][name], row["fused"][name]) == (1, 1)
+    assert f"{name}: 1 of 1 (100.0%), in 1 models" in count_recognised.summary([row])
