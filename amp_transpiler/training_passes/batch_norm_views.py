@@ -29,7 +29,7 @@ from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.training_passes.contrib_node import contrib
 
-__all__ = ["Batch", "affine", "gradients", "scaled", "statistics"]
+__all__ = ["Batch", "ChannelSums", "affine", "gradients", "scaled", "statistics"]
 
 _EPSILON = 1e-5  # that a kernel adds to a variance
 _DEVIATION = 128.0  # by which a kernel divides: `b` is smaller than 16 bits resolve, `_DEVIATION * b` is not
@@ -140,6 +140,7 @@ def gradients(
     pieces: int,
     *,
     by_matrices: bool = False,
+    over_slope: bool = False,
 ) -> dict[int, ir.Value]:
     """Return the gradients of data (0), scale (1) and bias (2), as far as they are wanted.
 
@@ -152,9 +153,10 @@ def gradients(
         scale: [C].
         wanted: which ones.
         pieces: how many rows make up a sample's channel.
-        by_matrices: whether the sums of products come from products of matrices; see `_Rows.diagonals`.
+        by_matrices: whether the sums of products come from products of matrices; see `ChannelSums.diagonals`.
+        over_slope: whether that of the data is returned over `a`, which what reads it applies. Not in bfloat16.
     """
-    rows = _Rows.of(batch.data, pieces)
+    rows = ChannelSums.of(batch.data, pieces)
     mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
     to_bias = rows.sums(builder, g)
     results = {2: to_bias} if 2 in wanted else {}
@@ -165,8 +167,12 @@ def gradients(
         results.update({1: to_scale} if 1 in wanted else {})
     results = {index: _times(builder, value, 1 / rows.factor) for index, value in results.items()}
     if 0 in wanted:
+        per_number = -1 / (rows.factor * batch.count)
+        if over_slope:
+            along, level = builder.mul(builder.mul(inverse, per_number), to_scale), builder.mul(to_bias, per_number)
+            return {**results, 0: builder.add(g, _moved(builder, g, batch, along, level))}
         slope = builder.mul(builder.high(scale), inverse)
-        share = builder.mul(slope, -1 / (rows.factor * batch.count))
+        share = builder.mul(slope, per_number)
         combine = _combined_in_bfloat16 if g.dtype == ir.DataType.BFLOAT16 else _combined
         results[0] = combine(
             builder, g, batch, slope, builder.mul(share, inverse), to_scale, builder.mul(share, to_bias)
@@ -184,11 +190,16 @@ def _combined(
     level: ir.Value,
 ) -> ir.Value:
     """Return `slope * g + share * to_scale * (x - mean) + level`."""
-    deviation = _DEVIATION if g.dtype in LOW_DTYPES else 1.0
-    along = builder.mul(_times(builder, share, deviation), to_scale)
-    moved = affine(builder, batch.data, along, level, builder.reshape(batch.mean, [batch.channels]), deviation)
+    moved = _moved(builder, g, batch, builder.mul(share, to_scale), level)
     column = builder.reshape(builder.cast(slope, g.dtype), [batch.channels, *[1] * (len(shape_of(g)) - 2)])
     return builder.add(builder.mul(g, column), moved)
+
+
+def _moved(builder: GraphBuilder, g: ir.Value, batch: Batch, along: ir.Value, level: ir.Value) -> ir.Value:
+    """Return `along * (x - mean) + level`."""
+    deviation = _DEVIATION if g.dtype in LOW_DTYPES else 1.0
+    mean = builder.reshape(batch.mean, [batch.channels])
+    return affine(builder, batch.data, _times(builder, along, deviation), level, mean, deviation)
 
 
 def _combined_in_bfloat16(
@@ -216,7 +227,7 @@ def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Rows:
+class ChannelSums:
     """Sums over the numbers of each channel, by rows.
 
     Attributes:
@@ -232,7 +243,7 @@ class _Rows:
     factor: float
 
     @classmethod
-    def of(cls, x: ir.Value, pieces: int) -> _Rows:
+    def of(cls, x: ir.Value, pieces: int) -> ChannelSums:
         """Return the rows of data, of which so many make up a sample's channel."""
         n, c, *rest = shape_of(x)
         length = math.prod(rest) // pieces
