@@ -3,8 +3,8 @@
 Forms differ in what they are fast at. Statistics by rows of whole channels normalise the data on the way, and copy them
 where samples lie one after the other; by rows as the data lie they copy nothing, but few short rows are slow and more
 vectors are computed with. The gradient by rows needs data that were normalised by rows. Behind a convolution, which
-reads the gradient of its result in products, a factor a channel is applied to the weight and to its gradient, or all
-gradients are computed from moments of what is convolved.
+reads the gradient of its result in products, a factor a channel is applied to the weight and to its gradient, or both
+layers are computed together, from moments of what is convolved.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.cost.products import ALIGNED
-from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.training_passes import batch_norm_rows, batch_norm_views
 from amp_transpiler.training_passes.batch_norm_views import Batch
-from amp_transpiler.training_passes.contrib_node import contrib
 from amp_transpiler.training_passes.form_prices import Tensor, seconds_of_form
-from amp_transpiler.training_passes.pointwise_moments import LayerGradients, layer_gradients
+from amp_transpiler.training_passes.pointwise_moments import ONES, Moments, summed_products
 
 __all__ = ["BatchNormForm", "ConvolutionSizes", "NormalizedBatch", "cheapest_form"]
 
@@ -32,6 +31,7 @@ Way: TypeAlias = Literal["apart", "slope", "moments"]
 _LONGEST = 4096  # numbers of a row that one block of threads takes
 _SMALL = 1 << 18  # numbers, up to which the form with the fewest kernels is the fastest: nothing is priced
 _EPSILON = 1e-5  # any: no kernel is slower for it
+_OPERANDS = 7  # place of a convolution's among the inputs of a form that is priced
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,14 +64,18 @@ class NormalizedBatch:
         form: how it is computed.
         batch: the data, with their statistics.
         rows: the data normalised by rows of whole channels; None if they are not.
+        moments: what everything is computed from together with a convolution; None if it is not.
     """
 
     form: BatchNormForm
     batch: Batch
-    rows: batch_norm_rows.Rows | None
+    rows: batch_norm_rows.Rows | None = None
+    moments: Moments | None = None
 
     def affine(self, builder: GraphBuilder, scale: ir.Value, bias: ir.Value) -> ir.Value:
         """Return the normalised data times `scale` plus `bias`, which are [C]: in their shape and type."""
+        if self.moments is not None:
+            return self.moments.affine(builder, scale, bias)
         if self.rows is not None and self.rows.are_views:
             return batch_norm_rows.affine(builder, self.rows, scale, bias)
         return batch_norm_views.scaled(builder, self.batch, scale, bias)
@@ -100,13 +104,6 @@ class NormalizedBatch:
         assert self.rows is not None, "the gradient by rows reads normalised rows"
         return batch_norm_rows.gradients(builder, g, self.rows, scale, wanted)
 
-    def layer_gradients(
-        self, builder: GraphBuilder, g: ir.Value, scale: ir.Value, data: ir.Value, weight: ir.Value, *, with_data: bool
-    ) -> LayerGradients:
-        """Return all gradients from moments of the data that are convolved."""
-        whole = _is_whole(data, math.prod(int(size) for size in list(data.shape or ())[2:]))
-        return layer_gradients(builder, g, data, weight, self.batch, scale, with_data=with_data, whole=whole)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchNormForm:
@@ -116,8 +113,8 @@ class BatchNormForm:
         pieces: rows that make up a sample's channel, for the statistics; 0 for rows of whole channels.
         gradient_pieces: the same for the gradients.
         by_matrices: whether the gradient of the scale comes from products of matrices, not of rows.
-        way: to the gradients of a convolution in front: "apart" from them; with the "slope" of the gradient of the data
-            applied to the weight and to its gradient; or from "moments" of what is convolved.
+        way: "apart" from a convolution in front; with the "slope" of the gradient of the data applied to the weight and
+            to its gradient; or both together, from "moments" of what is convolved.
     """
 
     pieces: int
@@ -125,10 +122,22 @@ class BatchNormForm:
     by_matrices: bool = False
     way: Way = "apart"
 
-    def normalise(self, builder: GraphBuilder, x: ir.Value, epsilon: float) -> NormalizedBatch:
-        """Write the statistics of `x`, with `epsilon` added to the variance."""
+    def normalise(
+        self, builder: GraphBuilder, x: ir.Value, epsilon: float, operands: Sequence[ir.Value] = ()
+    ) -> NormalizedBatch:
+        """Write the statistics of `x`.
+
+        Args:
+            builder: where to write them.
+            x: the data.
+            epsilon: added to the variance.
+            operands: data and weight of the convolution that computes `x`; read for "moments".
+        """
+        if self.way == "moments":
+            moments = Moments.of(builder, *operands, epsilon)
+            return NormalizedBatch(self, Batch(x, moments.mean, moments.inverse), moments=moments)
         if self.pieces:
-            return NormalizedBatch(self, batch_norm_views.statistics(builder, x, epsilon, self.pieces), None)
+            return NormalizedBatch(self, batch_norm_views.statistics(builder, x, epsilon, self.pieces))
         rows = batch_norm_rows.normalise(builder, x, epsilon)
         return NormalizedBatch(self, Batch(x, rows.mean, rows.inverse), rows)
 
@@ -148,13 +157,8 @@ def cheapest_form(
     if math.prod(shape) <= _SMALL:
         return BatchNormForm(0, 0)
     forms = list(_forms(shape, dtype, convolution))
-    forward = {form.pieces: form for form in forms}
-    backward = {dataclasses.replace(form, pieces=0): form for form in forms}
-    forward_seconds = {pieces: _forward(form, shape, dtype, opset) for pieces, form in forward.items()}
-    backward_seconds = {part: _backward(form, shape, dtype, opset, convolution) for part, form in backward.items()}
-    parts = (dataclasses.replace(form, pieces=0) for form in forms)
-    times = [forward_seconds[form.pieces] + backward_seconds[part] for form, part in zip(forms, parts, strict=True)]
-    return forms[times.index(min(times))]
+    written = _Layer(shape, dtype, opset, convolution)
+    return min(forms, key=written.seconds)
 
 
 def _forms(shape: tuple[int, ...], dtype: ir.DataType, convolution: ConvolutionSizes | None) -> Iterator[BatchNormForm]:
@@ -171,18 +175,13 @@ def _forms(shape: tuple[int, ...], dtype: ir.DataType, convolution: ConvolutionS
             for by_matrices in products
             for forward in (0, pieces)
         )
-        if convolution is not None and _has_moments(convolution, dtype):
-            yield from (BatchNormForm(forward, 1, way="moments") for forward in (0, pieces))
+    if convolution is not None and _has_moments(convolution, dtype):
+        yield BatchNormForm(1, 1, way="moments")
 
 
 def _has_moments(convolution: ConvolutionSizes, dtype: ir.DataType) -> bool:
     """Whether all gradients may be computed from moments: CUDA has no convolution with data of bfloat16 turned round."""
     return convolution.is_pointwise and convolution.with_weight and dtype != ir.DataType.BFLOAT16
-
-
-def _is_whole(data: ir.Value, places: int) -> bool:
-    """Whether one product sums over all samples: those of rows that are not aligned are slow."""
-    return bool(places % ALIGNED["float16" if data.dtype in LOW_DTYPES else "float32"])
 
 
 def _pieces(length: int) -> int:
@@ -191,42 +190,93 @@ def _pieces(length: int) -> int:
     return next((pieces for pieces in range(least, 2 * least) if length % pieces == 0), 1)
 
 
-def _forward(form: BatchNormForm, shape: tuple[int, ...], dtype: ir.DataType, opset: int) -> float:
-    """Return the seconds of the statistics and of the result."""
+class _Layer:
+    """A BatchNormalization, whose forms are priced in two parts, which forms share.
 
-    def write(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
-        x, scale, bias = inputs
-        form.normalise(builder, x, _EPSILON).affine(builder, scale, bias)
+    Args:
+        shape, dtype: of the data.
+        opset: of ONNX's own domain.
+        convolution: what computes the data.
+    """
 
-    vector = (ir.DataType.FLOAT, shape[1:2])
-    return seconds_of_form(write, [(dtype, shape), vector, vector], opset)
+    def __init__(
+        self, shape: tuple[int, ...], dtype: ir.DataType, opset: int, convolution: ConvolutionSizes | None
+    ) -> None:
+        self._shape, self._dtype, self._opset, self._convolution = shape, dtype, opset, convolution
+        self._seconds: dict[tuple[object, ...], float] = {}
 
+    def seconds(self, form: BatchNormForm) -> float:
+        """Return the seconds of a form, forward and backward, with what of the convolution differs between forms."""
+        return self._part(self._forward, form, (form.pieces, form.way == "moments")) + self._part(
+            self._backward, form, (form.gradient_pieces, form.by_matrices, form.way)
+        )
 
-def _backward(
-    form: BatchNormForm, shape: tuple[int, ...], dtype: ir.DataType, opset: int, convolution: ConvolutionSizes | None
-) -> float:
-    """Return the seconds of all gradients; with those of a convolution as far as forms differ in them."""
-    channels = shape[1]
+    def _part(
+        self,
+        write: Callable[[GraphBuilder, BatchNormForm, Sequence[ir.Value]], None],
+        form: BatchNormForm,
+        facts: tuple[object, ...],
+    ) -> float:
+        key = (write.__name__, *facts)
+        if key not in self._seconds:
+            self._seconds[key] = seconds_of_form(
+                lambda builder, inputs: write(builder, form, inputs), self._inputs(), self._opset
+            )
+        return self._seconds[key]
 
-    def write(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
-        x, g, rows, scale, mean, inverse, *layer = inputs
-        normalized = batch_norm_rows.Rows(shape, rows, mean, inverse)
-        batch = NormalizedBatch(form, Batch(x, mean, inverse), normalized)
-        if convolution is not None and form.way == "moments":
-            data, weight, _ = layer
-            batch.layer_gradients(builder, g, scale, data, weight, with_data=convolution.with_data)
+    def _inputs(self) -> list[Tensor]:
+        channels, dtype = self._shape[1], self._dtype
+        data, vector, column = (
+            (dtype, self._shape),
+            (ir.DataType.FLOAT, (channels,)),
+            (ir.DataType.FLOAT, (channels, 1)),
+        )
+        inputs = [data, vector, vector, data, (dtype, (channels, math.prod(self._shape) // channels)), column, column]
+        if self._convolution is not None:
+            inputs += [(dtype, sizes) for sizes in (self._convolution.data, self._convolution.weight)]
+        return inputs
+
+    def _forward(self, builder: GraphBuilder, form: BatchNormForm, inputs: Sequence[ir.Value]) -> None:
+        """Write the statistics and the result."""
+        x, scale, bias, *_ = inputs
+        operands = inputs[_OPERANDS:]
+        if self._convolution is not None and self._convolution.is_pointwise and form.way != "moments":
+            x = builder.op("Conv", operands)
+        form.normalise(builder, x, _EPSILON, operands).affine(builder, scale, bias)
+
+    def _backward(self, builder: GraphBuilder, form: BatchNormForm, inputs: Sequence[ir.Value]) -> None:
+        """Write all gradients."""
+        x, scale, _, g, rows, mean, inverse, *operands = inputs
+        if self._convolution is not None and form.way == "moments":
+            _moments(builder, *operands).gradients(builder, g, scale, with_data=self._convolution.with_data)
             return
+        batch = NormalizedBatch(form, Batch(x, mean, inverse), batch_norm_rows.Rows(self._shape, rows, mean, inverse))
         to_data = batch.gradients(builder, g, scale, (0, 1, 2))[0]
-        if convolution is not None:
-            _write_gradients(builder, form, convolution, to_data, layer)
+        if self._convolution is not None:
+            _write_gradients(builder, form, self._convolution, to_data, operands)
 
-    data, vector, column = (dtype, shape), (ir.DataType.FLOAT, (channels,)), (ir.DataType.FLOAT, (channels, 1))
-    rows = (dtype, (channels, math.prod(shape) // channels))
-    layer: list[Tensor] = []
-    if convolution is not None:
-        factors = (channels, *[1] * (len(convolution.weight) - 1))
-        layer = [(dtype, sizes) for sizes in (convolution.data, convolution.weight, factors)]
-    return seconds_of_form(write, [data, data, rows, vector, column, column, *layer], opset)
+
+def _moments(builder: GraphBuilder, data: ir.Value, weight: ir.Value) -> Moments:
+    """Return moments as if they had been written: only their shapes and types matter."""
+    samples, channels, *plane = shape_of(data)
+    rows = shape_of(weight)[0]
+
+    def value(name: str, dtype: ir.DataType | None, shape: Sequence[int]) -> ir.Value:
+        assert dtype is not None
+        new = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        builder.graph.inputs.append(new)
+        return new
+
+    high = ir.DataType.FLOAT
+    return Moments(
+        shape=(samples, channels, *plane),
+        data=value("moments_data", data.dtype, [samples, channels + ONES, math.prod(plane)]),
+        weight=value("moments_weight", high, [rows, channels]),
+        rest=value("moments_rest", high, [1, channels]),
+        turned=value("moments_turned", high, [rows, channels]),
+        mean=value("moments_mean", high, [rows, 1]),
+        inverse=value("moments_inverse", high, [rows, 1]),
+    )
 
 
 def _write_gradients(
@@ -234,12 +284,13 @@ def _write_gradients(
     form: BatchNormForm,
     convolution: ConvolutionSizes,
     g: ir.Value,
-    layer: Sequence[ir.Value],
+    operands: Sequence[ir.Value],
 ) -> None:
-    """Write the gradients of a convolution, or of one with taps only what the slope adds to them."""
-    data, weight, column = layer
-    rows, channels = convolution.weight[:2]
+    """Write the gradients of a pointwise convolution, or of one with taps only what the slope adds to them."""
+    data, weight = operands
+    rows, channels, *taps = convolution.weight
     if form.way == "slope":
+        column = builder.constant(np.ones((rows, *[1] * (len(taps) + 1))), weight.dtype)
         for _ in range(convolution.with_data + convolution.with_weight):
             builder.mul(weight, column)
     if not convolution.is_pointwise:
@@ -248,13 +299,5 @@ def _write_gradients(
         builder.op("ConvTranspose", [g, weight])
     if convolution.with_weight:
         samples, places = convolution.data[0], convolution.places
-        sides = [builder.reshape(g, [samples, rows, places]), builder.reshape(data, [samples, channels, places])]
-        count = samples
-        if _is_whole(data, places) or samples == 1:
-            sides = [builder.transpose(side, [1, 0, 2]) if samples > 1 else side for side in sides]
-            sides = [builder.reshape(side, [size, -1]) for side, size in zip(sides, (rows, channels), strict=True)]
-            count = 1
-        shape = [rows, channels] if count == 1 else [count, rows, channels]
-        product = contrib(builder, "FusedMatMul", sides, {"transB": 1}, g.dtype, shape)
-        if count > 1:
-            builder.reduce("ReduceSum", product, [0])
+        sides = [builder.reshape(side, [samples, size, places]) for side, size in ((g, rows), (data, channels))]
+        summed_products(builder, *sides, 1.0)

@@ -114,7 +114,11 @@ class _Scope:
                 members = group[start : start + _MOST]
                 _update_together(members, self._builder(members[-1].node))
         for node in nodes:
+            x = _inputs(node)[0]
             self._graph.remove(node, safe=True)
+            convolution = x.producer()
+            if convolution is not None and not any(map(is_used, convolution.outputs)):
+                self._graph.remove(convolution, safe=True)
         return len(nodes)
 
     def _builder(self, node: ir.Node | None, like: ir.Node | None = None) -> GraphBuilder:
@@ -139,7 +143,8 @@ class _Scope:
         layer = self._layer(x, gradients)
         sizes = None if layer is None else layer.sizes
         form = cheapest_form(shape_of(x), x.dtype, builder.opset, sizes)
-        normalized = form.normalise(builder, x, _float(node, "epsilon", 1e-5))
+        operands = () if layer is None else (layer.data, layer.weight)
+        normalized = form.normalise(builder, x, _float(node, "epsilon", 1e-5), operands)
         if is_used(node.outputs[0]):
             take_over(node.outputs[0], normalized.affine(builder, scale, bias), builder.names)
         for gradient, g in gradients.items():
@@ -165,7 +170,7 @@ class _Scope:
         """Rewrite a gradient of the node."""
         scale = _inputs(node)[1]
         builder = self._builder(gradient.before(g), node)
-        if layer is not None and normalized.form.way == "moments":
+        if layer is not None and normalized.moments is not None:
             results = self._layer_gradients(builder, g, scale, normalized, layer)
         else:
             results = normalized.gradients(builder, g, scale, gradient.results)
@@ -185,8 +190,8 @@ class _Scope:
         layer: NormalizedConvolution,
     ) -> dict[int, ir.Value]:
         """Rewrite the gradients of the convolution in front, and return those of scale and bias."""
-        with_data = layer.to_data is not None
-        new = normalized.layer_gradients(builder, g, scale, layer.data, layer.weight, with_data=with_data)
+        assert normalized.moments is not None, "the form was chosen for both"
+        new = normalized.moments.gradients(builder, g, scale, with_data=layer.to_data is not None)
         if layer.to_data is not None and new.data is not None:
             take_over(layer.to_data.outputs[0], new.data, builder.names)
             self._graph.remove(layer.to_data, safe=True)

@@ -102,7 +102,11 @@ class NormalizedConvolution:
     def _is_pointwise(self) -> bool:
         """Whether each element of the result is computed from one place of the data, and of each place is one."""
         attributes = self.node.attributes
-        is_plain = not any(attributes.get_ints("pads", ())) and all(s == 1 for s in attributes.get_ints("strides", ()))
+        is_plain = (
+            len(self.node.inputs) == _WEIGHT + 1
+            and not any(attributes.get_ints("pads", ()))
+            and all(s == 1 for s in attributes.get_ints("strides", ()))
+        )
         return is_plain and set(shape_of(self.weight)[2:]) == {1}
 
 

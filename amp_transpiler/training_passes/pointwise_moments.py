@@ -1,16 +1,17 @@
-"""Computes the gradients of a pointwise convolution and of the BatchNormalization behind it from moments of the data.
+"""Computes a pointwise convolution and the BatchNormalization behind it, and their gradients, from moments of the data.
 
-A convolution of one tap multiplies the data `z` by its weight at each place: `x = W z`. So what the gradients of
-BatchNormalization sum up over `x` and `g`, that of its result, follows from sums over `z` and `g`. With `z` centred, `P`
-the sums of `g z'`, `G` those of `z z'`, and the `a`, `b` and `c` of `batch_norm_views`,
+A convolution of one tap multiplies the data `z` by its weight at each place: `x = W z`. So the mean of `x` is `W` times
+that of `z`, and with `z` centred and `G` the mean products of its channels, the variance is the diagonal of `W G W'`. The
+result is one convolution, whose weight has the slope and whose bias is that of BatchNormalization. With `P` the sums of
+`g z'`, where `g` is the gradient of the result, `n` numbers in a channel, and `a`, `b` and `c` as in `batch_norm_views`,
 
-    dscale = i * (P * W summed over a row),  dW = a * P + b * (W G),  dz = (a W)' g + (b W)' W z + W' c.
+    dscale = i * (P * W summed over a row),  dW = a * P + n * b * (W G),  dz = (a W)' g + (b W)' W z + W' c.
 
-The gradient of `x`, as large as `g`, is never written, and `x` not read: where a layer widens, `z` is much smaller. Rows
-of ones beside the data give the sums of `g` and, in the last product, the term that does not depend on the place.
+Neither `x` nor its gradient is ever written: where a layer widens, `z` is much smaller. Rows of ones beside the data give
+the bias, the sums of `g`, and in `dz` the term that does not depend on the place.
 
-In 16 bits the sums of samples are rounded before they are added up in float32. So the data are centred first: sums that
-cancel would be rounded otherwise. What is left of their mean is taken off afterwards; in float32 that is all of it.
+The sums of a sample are rounded to 16 bits before they are added up in float32. So the data must be centred first: sums
+that cancel would be rounded otherwise. What is left of their mean, which 16 bits do not resolve, is taken off later.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.products import ALIGNED
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.training_passes.batch_norm_views import Batch, ChannelSums
+from amp_transpiler.training_passes.batch_norm_views import ChannelSums
 from amp_transpiler.training_passes.contrib_node import contrib
 
-__all__ = ["LayerGradients", "layer_gradients"]
+__all__ = ["ONES", "LayerGradients", "Moments", "summed_products"]
 
-_ONES = 8  # rows, as products on tensor cores want
-_DIVISOR = 32.0  # of data in 16 bits: the factors of the last product are smaller than 16 bits resolve
+ONES = 8  # rows, as products on tensor cores want
+_DIVISOR = 32.0  # of data in 16 bits: the factors of the data in their gradient are smaller than 16 bits resolve
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,159 +50,168 @@ class LayerGradients:
     data: ir.Value | None
 
 
-def layer_gradients(
-    builder: GraphBuilder,
-    g: ir.Value,
-    data: ir.Value,
-    weight: ir.Value,
-    batch: Batch,
-    scale: ir.Value,
-    *,
-    with_data: bool,
-    whole: bool,
-) -> LayerGradients:
-    """Return the gradients of a layer.
-
-    Args:
-        builder: where to write them.
-        g: the gradient of the result of BatchNormalization, [N, M, ...].
-        data: what is convolved, [N, C, ...].
-        weight: [M, C, 1, ...], in their type.
-        batch: the statistics of the convolution's result.
-        scale: [M].
-        with_data: whether the gradient of the data is wanted.
-        whole: whether one product sums over all samples, for which a channel of all samples is made one row first.
-    """
-    sums = _Sums.of(builder, g, data, whole)
-    rows, channels = shape_of(weight)[:2]
-    matrix = builder.high(builder.reshape(weight, [rows, channels]))
-    inverse = builder.reshape(batch.inverse, [rows, 1])
-    slope = builder.mul(builder.reshape(builder.high(scale), [rows, 1]), inverse)
-    along = builder.reduce("ReduceSum", builder.mul(sums.products, matrix), [1])
-    to_scale = builder.mul(along, inverse)
-    share = builder.mul(to_scale, inverse)
-    apart = builder.sub(sums.products, builder.mul(builder.matmul(matrix, sums.spread), share))
-    to_weight = builder.mul(apart, _times(builder, slope, 1 / sums.factor))
-    to_data = None
-    if with_data:
-        per_place = builder.mul(slope, -1 / (sums.factor * batch.count))
-        turned = builder.transpose(matrix, [1, 0])
-        mixing = builder.matmul(turned, builder.mul(matrix, builder.mul(per_place, share)))
-        level = builder.matmul(turned, builder.mul(per_place, sums.totals))
-        if g.dtype not in LOW_DTYPES:  # what is left of the mean there is smaller than 16 bits resolve
-            level = builder.sub(level, builder.matmul(mixing, builder.reshape(sums.rest, [channels, 1])))
-        to_data = _to_data(builder, g, sums.data, builder.mul(matrix, slope), mixing, level, shape_of(data))
-    return LayerGradients(
-        scale=builder.reshape(_times(builder, to_scale, 1 / sums.factor), [rows]),
-        bias=builder.reshape(_times(builder, sums.totals, 1 / sums.factor), [rows]),
-        weight=builder.reshape(to_weight, shape_of(weight)),
-        data=to_data,
-    )
-
-
-def _to_data(
-    builder: GraphBuilder,
-    g: ir.Value,
-    data: ir.Value,
-    scaled: ir.Value,
-    mixing: ir.Value,
-    level: ir.Value,
-    shape: tuple[int, ...],
-) -> ir.Value:
-    """Return `scaled' g + mixing z + level`."""
-    rows, channels = shape_of(scaled)
-    taps = [1] * (len(shape) - 2)
-    first = builder.reshape(builder.cast(scaled, g.dtype), [rows, channels, *taps])
-    rest = builder.constant(np.zeros((channels, _ONES - 1)))
-    second = _times(builder, builder.concat([mixing, level, rest], 1), _divisor(g))
-    second = builder.reshape(builder.cast(second, g.dtype), [channels, channels + _ONES, *taps])
-    from_g = builder.op("ConvTranspose", [g, first])
-    return builder.add(
-        from_g, builder.op("Conv", [builder.reshape(data, [shape[0], channels + _ONES, *shape[2:]]), second])
-    )
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Sums:
-    """Sums over the places of a batch, in float32.
+class Moments:
+    """Holds the statistics of what a pointwise convolution computes.
 
     Attributes:
-        data: [N, C + 8, n], the data and ones; in 16 bits centred and divided by `_DIVISOR`.
-        products: [M, C], of the gradient with the centred data, times `factor`.
-        totals: [M, 1], of the gradient, times `factor`.
-        spread: [C, C], the mean products of the centred data.
-        rest: [1, C], the mean of `data` before they are divided.
-        factor: a power of two.
+        shape: of the data, [N, C, ...].
+        data: [N, C + 8, n], the data, centred, and ones behind; in 16 bits divided by `_DIVISOR`.
+        weight: [M, C], float32.
+        rest: [1, C], float32: the mean of the centred data, before they are divided.
+        turned: [M, C], float32: `W G`.
+        mean, inverse: [M, 1], float32: of the convolution's result, the mean and 1 over the deviation.
     """
 
+    shape: tuple[int, ...]
     data: ir.Value
-    products: ir.Value
-    totals: ir.Value
-    spread: ir.Value
+    weight: ir.Value
     rest: ir.Value
-    factor: float
+    turned: ir.Value
+    mean: ir.Value
+    inverse: ir.Value
 
     @classmethod
-    def of(cls, builder: GraphBuilder, g: ir.Value, data: ir.Value, whole: bool) -> _Sums:
-        """Write the sums."""
+    def of(cls, builder: GraphBuilder, data: ir.Value, weight: ir.Value, epsilon: float) -> Moments:
+        """Write the statistics of `weight` [M, C, 1, ...] times `data` [N, C, ...], which have one type.
+
+        Args:
+            builder: where to write them.
+            data: the data.
+            weight: the weight.
+            epsilon: added to the variance.
+        """
         samples, channels, *plane = shape_of(data)
-        rows, places = shape_of(g)[1], math.prod(plane)
-        count = samples * places
-        length = count if whole else places
-        factor = 2.0 ** -round(math.log2(length) / 2) if g.dtype in LOW_DTYPES else 1.0
-        divisor = _divisor(g)
-        beside = _with_ones(builder, data)
-        sides = [builder.reshape(g, [samples, rows, places]), beside]
-        if whole:
-            sides = [_whole(builder, side) for side in sides]
-        products = _summed(builder, sides[0], sides[1], factor * divisor)
-        squares = _summed(builder, sides[1], sides[1], divisor**2 / count)
-        totals = builder.slice(products, [channels], [channels + 1], [1])
-        rest = builder.slice(squares, [channels, 0], [channels + 1, channels], [0, 1])
-        products = builder.slice(products, [0], [channels], [1])
+        rows = shape_of(weight)[0]
+        matrix = builder.high(builder.reshape(weight, [rows, channels]))
+        beside, mean = _centred(builder, data)
+        length = samples * math.prod(plane) if _is_whole(beside) else math.prod(plane)
+        squares = summed_products(builder, beside, beside, _divisor(data) ** 2 / length)
+        squares = _times(builder, squares, length / (samples * math.prod(plane)))
         spread = builder.slice(squares, [0, 0], [channels, channels], [0, 1])
-        products = builder.sub(products, builder.mul(totals, rest))
-        if g.dtype not in LOW_DTYPES:
-            spread = builder.sub(spread, builder.mul(builder.reshape(rest, [channels, 1]), rest))
-        assert shape_of(products) == (rows, channels), "the sums are of the gradient's rows and of the data's"
-        return cls(beside, products, totals, spread, rest, factor)
+        rest = builder.slice(squares, [channels, 0], [channels + 1, channels], [0, 1])
+        turned = builder.matmul(matrix, spread)
+        variance = builder.reduce("ReduceSum", builder.mul(turned, matrix), [1])  # rounded, it may be below 0
+        inverse = builder.pow(builder.add(builder.maximum(variance, 0.0), epsilon), -0.5)
+        mean = builder.matmul(matrix, builder.reshape(mean, [channels, 1]))
+        return cls(shape_of(data), beside, matrix, rest, turned, mean, inverse)
+
+    @property
+    def count(self) -> int:
+        """How many numbers a channel has."""
+        return math.prod(self.shape) // self.shape[1]
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of the result, M."""
+        return shape_of(self.weight)[0]
+
+    def affine(self, builder: GraphBuilder, scale: ir.Value, bias: ir.Value) -> ir.Value:
+        """Return the normalised result of the convolution times `scale` plus `bias`, which are [M]."""
+        slope = self._slope(builder, scale)
+        shift = builder.reshape(builder.high(bias), [self.channels, 1])
+        scaled = builder.mul(self.weight, slope)
+        if self.data.dtype in LOW_DTYPES:
+            shift = builder.sub(shift, builder.matmul(scaled, builder.reshape(self.rest, [self.shape[1], 1])))
+        return self._convolved(builder, scaled, shift)
+
+    def gradients(self, builder: GraphBuilder, g: ir.Value, scale: ir.Value, *, with_data: bool) -> LayerGradients:
+        """Return the gradients of a layer.
+
+        Args:
+            builder: where to write them.
+            g: the gradient of the result of BatchNormalization, [N, M, ...].
+            scale: [M].
+            with_data: whether the gradient of the data is wanted.
+        """
+        channels, slope = self.shape[1], self._slope(builder, scale)
+        products, totals, factor = self._sums(builder, g)
+        along = builder.reduce("ReduceSum", builder.mul(products, self.weight), [1])
+        to_scale = builder.mul(along, self.inverse)
+        share = builder.mul(to_scale, self.inverse)
+        apart = builder.sub(products, builder.mul(self.turned, share))
+        to_weight = builder.mul(apart, _times(builder, slope, 1 / factor))
+        to_data = None
+        if with_data:
+            per_place = builder.mul(slope, -1 / (factor * self.count))
+            turned = builder.transpose(self.weight, [1, 0])
+            mixing = builder.matmul(turned, builder.mul(self.weight, builder.mul(per_place, share)))
+            level = builder.matmul(turned, builder.mul(per_place, totals))
+            scaled = builder.cast(builder.mul(self.weight, slope), g.dtype)
+            scaled = builder.reshape(scaled, [self.channels, channels, *self._taps])
+            from_data = self._convolved(builder, mixing, level)
+            to_data = builder.add(builder.op("ConvTranspose", [g, scaled]), from_data)
+        return LayerGradients(
+            scale=builder.reshape(_times(builder, to_scale, 1 / factor), [self.channels]),
+            bias=builder.reshape(_times(builder, totals, 1 / factor), [self.channels]),
+            weight=builder.reshape(to_weight, [self.channels, channels, *self._taps]),
+            data=to_data,
+        )
+
+    @property
+    def _taps(self) -> list[int]:
+        return [1] * (len(self.shape) - 2)
+
+    def _slope(self, builder: GraphBuilder, scale: ir.Value) -> ir.Value:
+        return builder.mul(builder.reshape(builder.high(scale), [self.channels, 1]), self.inverse)
+
+    def _convolved(self, builder: GraphBuilder, matrix: ir.Value, shift: ir.Value) -> ir.Value:
+        """Return a matrix times the centred data plus a column: in the type and with the plane of the data."""
+        rows, (samples, channels, *plane) = shape_of(matrix)[0], self.shape
+        zeros = builder.constant(np.zeros((rows, ONES - 1)))
+        weight = _times(builder, builder.concat([matrix, shift, zeros], 1), _divisor(self.data))
+        weight = builder.reshape(builder.cast(weight, self.data.dtype), [rows, channels + ONES, *self._taps])
+        return builder.op("Conv", [builder.reshape(self.data, [samples, channels + ONES, *plane]), weight])
+
+    def _sums(self, builder: GraphBuilder, g: ir.Value) -> tuple[ir.Value, ir.Value, float]:
+        """Return the sums of `g` with the centred data [M, C], those of `g` [M, 1], and a factor that both have."""
+        samples, channels, *plane = self.shape
+        length = self.count if _is_whole(self.data) else math.prod(plane)
+        factor = 2.0 ** -round(math.log2(length) / 2) if g.dtype in LOW_DTYPES else 1.0
+        side = builder.reshape(g, [samples, self.channels, math.prod(plane)])
+        sums = summed_products(builder, side, self.data, factor * _divisor(g))
+        totals = builder.slice(sums, [channels], [channels + 1], [1])
+        products = builder.slice(sums, [0], [channels], [1])
+        if g.dtype in LOW_DTYPES:
+            products = builder.sub(products, builder.mul(totals, self.rest))
+        return products, totals, factor
 
 
-def _whole(builder: GraphBuilder, side: ir.Value) -> ir.Value:
-    """Return [N, C, n] as [1, C, N * n]."""
-    samples, channels, places = shape_of(side)
-    turned = builder.transpose(side, [1, 0, 2]) if samples > 1 else side
-    return builder.reshape(turned, [1, channels, samples * places])
+def summed_products(builder: GraphBuilder, first: ir.Value, second: ir.Value, alpha: float) -> ir.Value:
+    """Return the products of the rows of [N, M, n] and [N, C, n], summed over N and n: [M, C], in float32.
 
-
-def _divisor(g: ir.Value) -> float:
-    return _DIVISOR if g.dtype in LOW_DTYPES else 1.0
-
-
-def _with_ones(builder: GraphBuilder, data: ir.Value) -> ir.Value:
-    """Return data with rows of ones behind, [N, C + 8, n]; in 16 bits centred, and all divided."""
-    samples, channels, *plane = shape_of(data)
-    share = 1.0
-    if data.dtype in LOW_DTYPES:
-        sums = ChannelSums.of(data, 1)
-        mean = builder.mul(sums.sums(builder, data), 1 / (sums.factor * samples * math.prod(plane)))
-        column = builder.reshape(builder.cast(mean, data.dtype), [channels, *[1] * len(plane)])
-        share = 1 / _DIVISOR
-        data = builder.mul(builder.sub(data, column), share)
-    rows = builder.reshape(data, [samples, channels, math.prod(plane)])
-    pads = builder.constant(np.array([0, 0, 0, 0, _ONES, 0], np.int64))
-    return builder.op("Pad", [rows, pads, builder.constant(share, rows.dtype)])
-
-
-def _summed(builder: GraphBuilder, first: ir.Value, second: ir.Value, alpha: float) -> ir.Value:
-    """Return the products of the rows of two stacks of matrices, summed over the stack: [m, n], in float32."""
-    (count, m, _), n = shape_of(first), shape_of(second)[1]
+    Products of single samples need no copies. But where rows are not aligned they are slow, so a channel of all samples
+    is made one row.
+    """
+    (samples, m, length), n = shape_of(first), shape_of(second)[1]
     attributes = {"transB": 1, "alpha": alpha}
-    if count == 1:
-        sides = [builder.reshape(side, shape_of(side)[1:]) for side in (first, second)]
-        return builder.high(contrib(builder, "FusedMatMul", sides, attributes, first.dtype, [m, n]))
-    product = contrib(builder, "FusedMatMul", [first, second], attributes, first.dtype, [count, m, n])
-    return builder.reduce("ReduceSum", product, [0], keepdims=False)
+    if samples > 1 and not _is_whole(second):
+        product = contrib(builder, "FusedMatMul", [first, second], attributes, first.dtype, [samples, m, n])
+        return builder.reduce("ReduceSum", product, [0], keepdims=False)
+    sides = [builder.transpose(side, [1, 0, 2]) if samples > 1 else side for side in (first, second)]
+    sides = [builder.reshape(side, [rows, samples * length]) for side, rows in zip(sides, (m, n), strict=True)]
+    return builder.high(contrib(builder, "FusedMatMul", sides, attributes, first.dtype, [m, n]))
+
+
+def _is_whole(data: ir.Value) -> bool:
+    """Whether one product sums over all samples."""
+    return bool(shape_of(data)[2] % ALIGNED["float16" if data.dtype in LOW_DTYPES else "float32"])
+
+
+def _divisor(data: ir.Value) -> float:
+    return _DIVISOR if data.dtype in LOW_DTYPES else 1.0
+
+
+def _centred(builder: GraphBuilder, data: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return centred data with rows of ones behind, [N, C + 8, n], and the mean that was taken off, [C] in float32."""
+    samples, channels, *plane = shape_of(data)
+    sums = ChannelSums.of(data, 1)
+    mean = builder.mul(sums.sums(builder, data), 1 / (sums.factor * samples * math.prod(plane)))
+    column = builder.reshape(builder.cast(mean, data.dtype), [channels, *[1] * len(plane)])
+    share = 1 / _divisor(data)
+    rows = builder.reshape(_times(builder, builder.sub(data, column), share), [samples, channels, math.prod(plane)])
+    pads = builder.constant(np.array([0, 0, 0, 0, ONES, 0], np.int64))
+    return builder.op("Pad", [rows, pads, builder.constant(share, rows.dtype)]), mean
 
 
 def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
