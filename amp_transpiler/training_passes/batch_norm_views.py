@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -169,7 +169,8 @@ def gradients(
     if 0 in wanted:
         per_number = -1 / (rows.factor * batch.count)
         if over_slope:
-            along, level = builder.mul(builder.mul(inverse, per_number), to_scale), builder.mul(to_bias, per_number)
+            along = builder.mul(builder.mul(inverse, per_number * _deviation(g)), to_scale)
+            level = builder.mul(to_bias, per_number)
             return {**results, 0: builder.add(g, _moved(builder, g, batch, along, level))}
         slope = builder.mul(builder.high(scale), inverse)
         share = builder.mul(slope, per_number)
@@ -190,16 +191,20 @@ def _combined(
     level: ir.Value,
 ) -> ir.Value:
     """Return `slope * g + share * to_scale * (x - mean) + level`."""
-    moved = _moved(builder, g, batch, builder.mul(share, to_scale), level)
+    along = builder.mul(_times(builder, share, _deviation(g)), to_scale)
+    moved = _moved(builder, g, batch, along, level)
     column = builder.reshape(builder.cast(slope, g.dtype), [batch.channels, *[1] * (len(shape_of(g)) - 2)])
     return builder.add(builder.mul(g, column), moved)
 
 
 def _moved(builder: GraphBuilder, g: ir.Value, batch: Batch, along: ir.Value, level: ir.Value) -> ir.Value:
-    """Return `along * (x - mean) + level`."""
-    deviation = _DEVIATION if g.dtype in LOW_DTYPES else 1.0
+    """Return `along * (x - mean) + level`, with `along` given times `_deviation`."""
     mean = builder.reshape(batch.mean, [batch.channels])
-    return affine(builder, batch.data, _times(builder, along, deviation), level, mean, deviation)
+    return affine(builder, batch.data, along, level, mean, _deviation(g))
+
+
+def _deviation(g: ir.Value) -> float:
+    return _DEVIATION if g.dtype in LOW_DTYPES else 1.0
 
 
 def _combined_in_bfloat16(
@@ -220,6 +225,14 @@ def _combined_in_bfloat16(
     mixed = contrib(builder, "HyperConnectionPostMix", operands, {}, g.dtype, [number, 1, length])
     mean = builder.reshape(batch.mean, [batch.channels])
     return _shifted(builder, mixed, batch, builder.sub(level, builder.mul(along, mean)))
+
+
+def _multiplied(
+    builder: GraphBuilder, first: ir.Value, second: ir.Value, shape: Sequence[int], attributes: Mapping[str, float]
+) -> ir.Value:
+    if not attributes:
+        return builder.matmul(first, second)
+    return contrib(builder, "FusedMatMul", [first, second], attributes, first.dtype, shape)
 
 
 def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
@@ -255,16 +268,18 @@ class ChannelSums:
         """The number of rows."""
         return self.samples * self.channels * self.pieces
 
-    def sums(self, builder: GraphBuilder, g: ir.Value) -> ir.Value:
-        """Return the sum of each channel: [C], in float32."""
+    def sums(self, builder: GraphBuilder, g: ir.Value, more: float = 1.0) -> ir.Value:
+        """Return the sum of each channel, times `factor` and `more`: [C], in float32."""
         rows = builder.reshape(g, [self.number, self.length])
         columns = _COLUMNS if g.dtype in LOW_DTYPES else 1
         share = self.factor / columns  # equal columns are added up
         if self.samples == 1:
             ones = builder.constant(np.full((self.length, columns), share), g.dtype)
-            return self._added(builder, builder.matmul(rows, ones), 1, self.pieces * columns)
+            product = _multiplied(builder, rows, ones, [self.number, columns], {} if more == 1 else {"alpha": more})
+            return self._added(builder, product, 1, self.pieces * columns)
         ones = builder.constant(np.full((columns, self.length), share), g.dtype)
-        product = contrib(builder, "FusedMatMul", [ones, rows], {"transB": 1}, g.dtype, [columns, self.number])
+        attributes = {"transB": 1} if more == 1 else {"transB": 1, "alpha": more}
+        product = _multiplied(builder, ones, rows, [columns, self.number], attributes)
         return self._added(builder, product, columns * self.samples, self.pieces)
 
     def dots(self, builder: GraphBuilder, g: ir.Value, x: ir.Value) -> ir.Value:

@@ -15,8 +15,9 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.batch_norm_forms import NormalizedBatch, cheapest_form
+from amp_transpiler.training_passes.batch_norm_forms import NormalizedBatch
 from amp_transpiler.training_passes.batch_norm_rows import can_be_rows
+from amp_transpiler.training_passes.cheapest_batch_norm import cheapest_form
 from amp_transpiler.training_passes.normalized_convolution import NormalizedConvolution
 from amp_transpiler.training_passes.take_over import take_over
 from amp_transpiler.training_passes.unfelt_biases import take_unfelt_bias
@@ -41,7 +42,9 @@ class LowerBatchNorm(Pass[PassResult]):
        out of it (see `unfelt_biases`), and added to the mean here.
     4. Where all sizes of X are known, it is normalised by rows (see `batch_norm_rows`), and so is the gradient in the
        backward pass, as far as the rule of BatchNormalization has written that and nothing has been put between.
-    5. Otherwise mean and inverse deviation come from the node sequence that the backward pass uses too, so that ONNX
+    5. Where only the gradients of a convolution read that of X, they are rewritten with it if that is faster (see
+       `batch_norm_forms`); and a convolution of one tap, whose result is not read otherwise, with the node.
+    6. Otherwise mean and inverse deviation come from the node sequence that the backward pass uses too, so that ONNX
        Runtime merges both.
 
     The values of the model must be typed and the rank of every normalised X known.
@@ -49,8 +52,7 @@ class LowerBatchNorm(Pass[PassResult]):
     Args:
         by_rows: False for the second form everywhere. Its statistics are means over the batch, which processes that
             share a batch can average.
-        with_convolutions: whether the gradients of a convolution in front are computed with those of the node where
-            that is faster (see `batch_norm_forms`).
+        with_convolutions: False to leave the convolutions and their gradients as they are.
 
     Raises:
         ModelError: the rank is not known, or an input is missing.

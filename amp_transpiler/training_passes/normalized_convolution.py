@@ -1,4 +1,4 @@
-"""Finds the convolution whose result a BatchNormalization normalises, with its gradients, which read that of the result."""
+"""Finds the convolution whose result a BatchNormalization normalises, with its gradients."""
 
 from __future__ import annotations
 
@@ -102,12 +102,8 @@ class NormalizedConvolution:
     def _is_pointwise(self) -> bool:
         """Whether each element of the result is computed from one place of the data, and of each place is one."""
         attributes = self.node.attributes
-        is_plain = (
-            len(self.node.inputs) == _WEIGHT + 1
-            and not any(attributes.get_ints("pads", ()))
-            and all(s == 1 for s in attributes.get_ints("strides", ()))
-        )
-        return is_plain and set(shape_of(self.weight)[2:]) == {1}
+        is_dense = not any(attributes.get_ints("pads", ())) and set(attributes.get_ints("strides", ())) <= {1}
+        return is_dense and len(self.node.inputs) == _WEIGHT + 1 and set(shape_of(self.weight)[2:]) == {1}
 
 
 def _column(builder: GraphBuilder, factors: ir.Value, weight: ir.Value) -> ir.Value:

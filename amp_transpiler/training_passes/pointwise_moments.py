@@ -1,17 +1,20 @@
 """Computes a pointwise convolution and the BatchNormalization behind it, and their gradients, from moments of the data.
 
-A convolution of one tap multiplies the data `z` by its weight at each place: `x = W z`. So the mean of `x` is `W` times
-that of `z`, and with `z` centred and `G` the mean products of its channels, the variance is the diagonal of `W G W'`. The
-result is one convolution, whose weight has the slope and whose bias is that of BatchNormalization. With `P` the sums of
-`g z'`, where `g` is the gradient of the result, `n` numbers in a channel, and `a`, `b` and `c` as in `batch_norm_views`,
+A convolution of one tap multiplies the data `z` by its weight at each place: `x = W z`. So the mean of `x` is `W`
+times that of `z`, and with `z` centred and `G` the mean products of its channels, the variance is the diagonal of
+`W G W'`. The result is one convolution, whose weight has the slope and whose bias is that of BatchNormalization. With
+`P` the sums of `g z'`, where `g` is the gradient of the result, `n` numbers in a channel, and `a`, `b` and `c` as in
+`batch_norm_views`,
 
     dscale = i * (P * W summed over a row),  dW = a * P + n * b * (W G),  dz = (a W)' g + (b W)' W z + W' c.
 
-Neither `x` nor its gradient is ever written: where a layer widens, `z` is much smaller. Rows of ones beside the data give
-the bias, the sums of `g`, and in `dz` the term that does not depend on the place.
+Neither `x` nor its gradient is ever written: where a layer widens, `z` is much smaller. Rows of ones beside the data
+give the bias, the sums of `g`, and in `dz` the term that does not depend on the place.
 
-The sums of a sample are rounded to 16 bits before they are added up in float32. So the data must be centred first: sums
-that cancel would be rounded otherwise. What is left of their mean, which 16 bits do not resolve, is taken off later.
+The sums of a sample are rounded to 16 bits before they are added up in float32. So the data must be centred first:
+sums that cancel would be rounded otherwise. Of `P` what is left of the mean, which 16 bits do not resolve, is taken
+off. `G` is computed in float32 where few such sums are added up: where channels of the data are alike, variances are
+small beside it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from amp_transpiler.training_passes.contrib_node import contrib
 __all__ = ["ONES", "LayerGradients", "Moments", "summed_products"]
 
 ONES = 8  # rows, as products on tensor cores want
+_MANY = 32  # sums of samples, of which the roundings to 16 bits cancel mostly
 _DIVISOR = 32.0  # of data in 16 bits: the factors of the data in their gradient are smaller than 16 bits resolve
 
 
@@ -58,7 +62,7 @@ class Moments:
         shape: of the data, [N, C, ...].
         data: [N, C + 8, n], the data, centred, and ones behind; in 16 bits divided by `_DIVISOR`.
         weight: [M, C], float32.
-        rest: [1, C], float32: the mean of the centred data, before they are divided.
+        rest: [1, C], float32: the mean of the centred data, before they are divided; None in float32, where it is none.
         turned: [M, C], float32: `W G`.
         mean, inverse: [M, 1], float32: of the convolution's result, the mean and 1 over the deviation.
     """
@@ -66,7 +70,7 @@ class Moments:
     shape: tuple[int, ...]
     data: ir.Value
     weight: ir.Value
-    rest: ir.Value
+    rest: ir.Value | None
     turned: ir.Value
     mean: ir.Value
     inverse: ir.Value
@@ -85,13 +89,16 @@ class Moments:
         rows = shape_of(weight)[0]
         matrix = builder.high(builder.reshape(weight, [rows, channels]))
         beside, mean = _centred(builder, data)
-        length = samples * math.prod(plane) if _is_whole(beside) else math.prod(plane)
-        squares = summed_products(builder, beside, beside, _divisor(data) ** 2 / length)
+        exact = beside if samples >= _MANY and not _is_whole(beside) else builder.high(beside)
+        length = samples * math.prod(plane) if _is_whole(exact) else math.prod(plane)
+        squares = summed_products(builder, exact, exact, _divisor(data) ** 2 / length)
         squares = _times(builder, squares, length / (samples * math.prod(plane)))
         spread = builder.slice(squares, [0, 0], [channels, channels], [0, 1])
-        rest = builder.slice(squares, [channels, 0], [channels + 1, channels], [0, 1])
+        rest = None
+        if data.dtype in LOW_DTYPES:
+            rest = builder.slice(squares, [channels, 0], [channels + 1, channels], [0, 1])
         turned = builder.matmul(matrix, spread)
-        variance = builder.reduce("ReduceSum", builder.mul(turned, matrix), [1])  # rounded, it may be below 0
+        variance = builder.reduce("ReduceSum", builder.mul(turned, matrix), [1])  # of rounded sums: it may be below 0
         inverse = builder.pow(builder.add(builder.maximum(variance, 0.0), epsilon), -0.5)
         mean = builder.matmul(matrix, builder.reshape(mean, [channels, 1]))
         return cls(shape_of(data), beside, matrix, rest, turned, mean, inverse)
@@ -108,12 +115,9 @@ class Moments:
 
     def affine(self, builder: GraphBuilder, scale: ir.Value, bias: ir.Value) -> ir.Value:
         """Return the normalised result of the convolution times `scale` plus `bias`, which are [M]."""
-        slope = self._slope(builder, scale)
         shift = builder.reshape(builder.high(bias), [self.channels, 1])
-        scaled = builder.mul(self.weight, slope)
-        if self.data.dtype in LOW_DTYPES:
-            shift = builder.sub(shift, builder.matmul(scaled, builder.reshape(self.rest, [self.shape[1], 1])))
-        return self._convolved(builder, scaled, shift)
+        matrix = self._with_column(builder, builder.mul(self.weight, self._slope(builder, scale)), shift)
+        return self._convolved(builder, _times(builder, matrix, _divisor(self.data)))
 
     def gradients(self, builder: GraphBuilder, g: ir.Value, scale: ir.Value, *, with_data: bool) -> LayerGradients:
         """Return the gradients of a layer.
@@ -125,26 +129,24 @@ class Moments:
             with_data: whether the gradient of the data is wanted.
         """
         channels, slope = self.shape[1], self._slope(builder, scale)
-        products, totals, factor = self._sums(builder, g)
+        products, totals = self._sums(builder, g)
         along = builder.reduce("ReduceSum", builder.mul(products, self.weight), [1])
         to_scale = builder.mul(along, self.inverse)
         share = builder.mul(to_scale, self.inverse)
         apart = builder.sub(products, builder.mul(self.turned, share))
-        to_weight = builder.mul(apart, _times(builder, slope, 1 / factor))
         to_data = None
         if with_data:
-            per_place = builder.mul(slope, -1 / (factor * self.count))
-            turned = builder.transpose(self.weight, [1, 0])
-            mixing = builder.matmul(turned, builder.mul(self.weight, builder.mul(per_place, share)))
-            level = builder.matmul(turned, builder.mul(per_place, totals))
+            per_place = builder.mul(slope, -_divisor(g) / self.count)
+            right = builder.mul(self.weight, builder.mul(per_place, share))
+            right = self._with_column(builder, right, builder.mul(per_place, totals))
+            from_data = self._convolved(builder, builder.matmul(builder.transpose(self.weight, [1, 0]), right))
             scaled = builder.cast(builder.mul(self.weight, slope), g.dtype)
             scaled = builder.reshape(scaled, [self.channels, channels, *self._taps])
-            from_data = self._convolved(builder, mixing, level)
             to_data = builder.add(builder.op("ConvTranspose", [g, scaled]), from_data)
         return LayerGradients(
-            scale=builder.reshape(_times(builder, to_scale, 1 / factor), [self.channels]),
-            bias=builder.reshape(_times(builder, totals, 1 / factor), [self.channels]),
-            weight=builder.reshape(to_weight, [self.channels, channels, *self._taps]),
+            scale=builder.reshape(to_scale, [self.channels]),
+            bias=builder.reshape(totals, [self.channels]),
+            weight=builder.reshape(builder.mul(apart, slope), [self.channels, channels, *self._taps]),
             data=to_data,
         )
 
@@ -155,26 +157,29 @@ class Moments:
     def _slope(self, builder: GraphBuilder, scale: ir.Value) -> ir.Value:
         return builder.mul(builder.reshape(builder.high(scale), [self.channels, 1]), self.inverse)
 
-    def _convolved(self, builder: GraphBuilder, matrix: ir.Value, shift: ir.Value) -> ir.Value:
-        """Return a matrix times the centred data plus a column: in the type and with the plane of the data."""
+    def _with_column(self, builder: GraphBuilder, matrix: ir.Value, column: ir.Value) -> ir.Value:
+        """Return a matrix [M, C] with what is multiplied with ones behind, [M, C + 8]."""
+        zeros = builder.constant(np.zeros((self.channels, ONES - 1)))
+        return builder.concat([matrix, column, zeros], 1)
+
+    def _convolved(self, builder: GraphBuilder, matrix: ir.Value) -> ir.Value:
+        """Return a matrix times the data, with their plane and in their type."""
         rows, (samples, channels, *plane) = shape_of(matrix)[0], self.shape
-        zeros = builder.constant(np.zeros((rows, ONES - 1)))
-        weight = _times(builder, builder.concat([matrix, shift, zeros], 1), _divisor(self.data))
-        weight = builder.reshape(builder.cast(weight, self.data.dtype), [rows, channels + ONES, *self._taps])
+        weight = builder.reshape(builder.cast(matrix, self.data.dtype), [rows, channels + ONES, *self._taps])
         return builder.op("Conv", [builder.reshape(self.data, [samples, channels + ONES, *plane]), weight])
 
-    def _sums(self, builder: GraphBuilder, g: ir.Value) -> tuple[ir.Value, ir.Value, float]:
-        """Return the sums of `g` with the centred data [M, C], those of `g` [M, 1], and a factor that both have."""
+    def _sums(self, builder: GraphBuilder, g: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return the sums of `g` with the centred data, [M, C], and those of `g`, [M, 1]."""
         samples, channels, *plane = self.shape
         length = self.count if _is_whole(self.data) else math.prod(plane)
         factor = 2.0 ** -round(math.log2(length) / 2) if g.dtype in LOW_DTYPES else 1.0
         side = builder.reshape(g, [samples, self.channels, math.prod(plane)])
-        sums = summed_products(builder, side, self.data, factor * _divisor(g))
+        sums = _times(builder, summed_products(builder, side, self.data, factor * _divisor(g)), 1 / factor)
         totals = builder.slice(sums, [channels], [channels + 1], [1])
         products = builder.slice(sums, [0], [channels], [1])
-        if g.dtype in LOW_DTYPES:
+        if self.rest is not None:
             products = builder.sub(products, builder.mul(totals, self.rest))
-        return products, totals, factor
+        return products, totals
 
 
 def summed_products(builder: GraphBuilder, first: ir.Value, second: ir.Value, alpha: float) -> ir.Value:
@@ -206,7 +211,7 @@ def _centred(builder: GraphBuilder, data: ir.Value) -> tuple[ir.Value, ir.Value]
     """Return centred data with rows of ones behind, [N, C + 8, n], and the mean that was taken off, [C] in float32."""
     samples, channels, *plane = shape_of(data)
     sums = ChannelSums.of(data, 1)
-    mean = builder.mul(sums.sums(builder, data), 1 / (sums.factor * samples * math.prod(plane)))
+    mean = sums.sums(builder, data, 1 / (sums.factor * samples * math.prod(plane)))
     column = builder.reshape(builder.cast(mean, data.dtype), [channels, *[1] * len(plane)])
     share = 1 / _divisor(data)
     rows = builder.reshape(_times(builder, builder.sub(data, column), share), [samples, channels, math.prod(plane)])

@@ -13,11 +13,12 @@ from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.targets import CUDA
 from amp_transpiler.targets.operator import imports_of, operator_of
 from amp_transpiler.training_passes import LowerBatchNorm, lower_batch_norm
-from amp_transpiler.training_passes.batch_norm_forms import BatchNormForm, ConvolutionSizes, cheapest_form
+from amp_transpiler.training_passes.batch_norm_forms import BatchNormForm, ConvolutionSizes
+from amp_transpiler.training_passes.cheapest_batch_norm import cheapest_form
 from tests.support import array, parse
 from tests.training_passes.batch_norms import NUMPY, TYPES
 
-FLOAT16, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+FLOAT = ir.DataType.FLOAT
 
 
 def layer(data, weight, dtype="float", attributes="", wanted=("z", "w", "scale", "bias"), more=""):
@@ -142,3 +143,119 @@ def test_moments_in_float16_lose_little(run, lowered, case):
 def test_a_slope_loses_no_more_in_float16_than_both_apart(run, lowered, case):
     for name, off, apart in zip("zwsb", *(offs_of(run, lowered, case, way) for way in ("slope", "apart")), strict=True):
         assert off < 1.2 * apart + 7e-4, name
+
+
+@pytest.mark.parametrize("way", ["slope", "moments"])
+def test_neither_x_nor_its_slope_is_computed(lowered, way):
+    before = layer((4, 3, 4, 8), (5, 3, 1, 1), "float16")
+    model = lowered(layer((4, 3, 4, 8), (5, 3, 1, 1), "float16"), BatchNormForm(1, 1, way=way))
+    convolutions = [sum(node.op_type == "Conv" for node in graph.graph) for graph in (before, model)]
+    assert convolutions == ([1, 1] if way == "slope" else [1, 2])  # the layer, and what the data add to their gradient
+    reads = [value for node in model.graph for value in node.inputs if value is not None and value.name == "x"]
+    assert bool(reads) == (way == "slope")
+
+
+# what is different in a layer -> whether its convolution stays as it is
+APART = {
+    "the gradient of the result is read elsewhere": ("read", True),
+    "the result is read elsewhere": ("result", False),
+    "the pass leaves convolutions alone": ("option", True),
+}
+
+
+@pytest.mark.parametrize(("change", "apart"), APART.values(), ids=APART)
+def test_what_else_reads_a_layer_gets_what_it_got(run, monkeypatch, change, apart):
+    seen = []
+    monkeypatch.setattr(lower_batch_norm, "cheapest_form", lambda *facts: form_for(facts, seen))
+    model, plain = (layer((4, 3, 4, 8), (5, 3, 1, 1), more=" x_out = Identity (x)") for _ in range(2))
+    for one in (model, plain):
+        values = {value.name: value for node in one.graph for value in node.outputs}
+        if change == "result":
+            one.graph.outputs.append(values["x_out"])
+        if change == "read":
+            adjoint = next(node for node in one.graph if node.op_type == "ConvTranspose")
+            one.graph.outputs.append(GraphBuilder(one).op("Neg", [adjoint.inputs[0]]))
+    feeds = numbers(plain, "float")
+    expected = run(plain, feeds)
+    LowerBatchNorm(with_convolutions=change != "option")(model)
+    assert (seen == [None]) == apart
+    for result, wanted in zip(run(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-5 * np.abs(wanted).max())
+
+
+def form_for(facts, seen):
+    """Moments where there is a convolution."""
+    seen.append(facts[3])
+    return BatchNormForm(1, 1) if facts[3] is None else BatchNormForm(1, 1, way="moments")
+
+
+@pytest.mark.parametrize("way", ["slope", "moments"])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_every_operator_has_a_cuda_kernel(lowered, dtype, way):
+    model = lowered(layer((4, 3, 4, 8), (5, 3, 1, 1), dtype), BatchNormForm(1, 1, way=way))
+    imports = imports_of(model.graph.opset_imports)
+    assert not [node.op_type for node in model.graph if not CUDA.has_kernel(operator_of(node, imports))]
+
+
+@pytest.mark.parametrize("way", ["slope", "moments"])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_overflow_reaches_the_gradients(run, lowered, bad, way):
+    model = lowered(layer((4, 3, 4, 8), (5, 3, 1, 1), "float16"), BatchNormForm(1, 1, way=way))
+    feeds = numbers(model, "float16")
+    feeds["g_in"][1, 2, 0, 0] = bad
+    _, to_data, to_weight, to_scale, to_bias = run(emulate(model).model, feeds)
+    assert not any(np.isfinite(values).any() for values in (to_weight[2], to_scale[2], to_bias[2], to_data))
+
+
+def test_a_constant_channel_has_no_variance_below_zero(run, lowered):
+    """What is computed from rounded sums may be below 0: then 1 over the deviation would be no number."""
+    model = lowered(layer((4, 3, 4, 8), (5, 3, 1, 1), "float16"), BatchNormForm(1, 1, way="moments"))
+    feeds = numbers(model, "float16")
+    feeds["z_in"][:, 1] = feeds["z_in"][:, 0]
+    feeds["w_in"][2] = np.array([1, -1, 0], np.float32).reshape(3, 1, 1)
+    for result in run(emulate(model).model, feeds):
+        assert np.isfinite(result).all()
+    y = run(emulate(model).model, feeds)[0]
+    np.testing.assert_allclose(y[:, 2], np.broadcast_to(feeds["bias"][2], y[:, 2].shape), atol=2e-3)
+
+
+# data -> how far off the result may be in float16, as a share, where channels of the data are nearly alike
+ALIKE = {
+    "many samples": ((32, 3, 16, 16), 1.5e-2),
+    "few samples": ((16, 3, 16, 16), 4e-3),
+    "one sample": ((1, 3, 32, 32), 4e-3),
+    "rows of no aligned length": ((32, 3, 15, 15), 4e-3),
+}
+
+
+@pytest.mark.parametrize(("data", "limit"), ALIKE.values(), ids=ALIKE)
+def test_small_variances_of_channels_that_are_alike(run, lowered, data, limit):
+    weight = (5, 3, 1, 1)
+    apart = layer(data, weight)
+    feeds = numbers(apart, "float16")
+    other = feeds["z_in"][:, 0] + 0.1 * feeds["z_in"][:, 2]
+    feeds["z_in"][:, 1] = other.astype(np.float16)
+    feeds["w_in"][:] = np.array([1, -1, 0], np.float32).reshape(1, 3, 1, 1)
+    feeds["bias"][:] = 0
+    result = run(emulate(lowered(layer(data, weight, "float16"), BatchNormForm(1, 1, way="moments"))).model, feeds)[0]
+    expected = run(apart, feeds)[0]
+    assert np.linalg.norm(result - expected) < limit * np.linalg.norm(expected)
+
+
+# data, weight, whether the convolution is pointwise and the gradient of its data wanted, type -> the way
+WAYS_CHOSEN = {
+    "a layer that widens": ((32, 64, 56, 56), (256, 64, 1, 1), True, True, "FLOAT16", "moments"),
+    "the same in float32": ((32, 64, 56, 56), (256, 64, 1, 1), True, True, "FLOAT", "moments"),
+    "a layer that narrows": ((32, 256, 56, 56), (64, 256, 1, 1), True, True, "FLOAT16", "slope"),
+    "a first layer": ((1, 2, 512, 512), (256, 2, 1, 1), True, False, "FLOAT16", "moments"),
+    "taps": ((128, 64, 56, 56), (64, 64, 3, 3), False, True, "FLOAT16", "slope"),
+    "taps of few numbers": ((128, 512, 7, 7), (512, 512, 3, 3), False, True, "FLOAT16", "apart"),
+    "bfloat16": ((32, 64, 56, 56), (256, 64, 1, 1), True, True, "BFLOAT16", "apart"),
+}
+
+
+@pytest.mark.parametrize("row", WAYS_CHOSEN.values(), ids=WAYS_CHOSEN)
+def test_prices_choose_the_way(row):
+    data, weight, is_pointwise, with_data, dtype, way = row
+    sizes = ConvolutionSizes(data, weight, is_pointwise, with_data, with_weight=True)
+    assert cheapest_form((data[0], weight[0], *data[2:]), ir.DataType[dtype], 20, sizes).way == way
