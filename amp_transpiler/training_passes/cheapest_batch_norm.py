@@ -50,10 +50,11 @@ def cheapest_form(
         (form for form in _forms(shape, dtype) if form.gradient_pieces), key=lambda form: _seconds(form, *facts)
     )
     slope = dataclasses.replace(views, way="slope")
-    seconds = _seconds(slope, *facts) + _seconds_of_slope(convolution, dtype, opset)
+    seconds = _seconds(views, *facts) + _slope_of_weight(convolution, dtype, opset) - _slope_of_data(*facts)
     if seconds < least:
         best, least = slope, seconds
-    if convolution.is_pointwise and convolution.with_weight:
+    rows, channels = convolution.weight[:2]
+    if convolution.is_pointwise and convolution.with_weight and channels <= rows:
         least += _seconds_of_convolution(convolution, dtype, opset)
         if _seconds_of_moments(convolution, dtype, opset) < least:
             best = BatchNormForm(1, 1, way="moments")
@@ -111,7 +112,17 @@ def _backward(form: BatchNormForm, shape: Shape, dtype: ir.DataType, opset: int)
 
 
 @functools.lru_cache(maxsize=1024)
-def _seconds_of_slope(convolution: ConvolutionSizes, dtype: ir.DataType, opset: int) -> float:
+def _slope_of_data(shape: Shape, dtype: ir.DataType, opset: int) -> float:
+    """Return the seconds of applying a slope to the gradient of the data."""
+
+    def write(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
+        builder.mul(*inputs)
+
+    return seconds_of_form(write, [(dtype, shape), (dtype, (shape[1], *[1] * (len(shape) - 2)))], opset)
+
+
+@functools.lru_cache(maxsize=1024)
+def _slope_of_weight(convolution: ConvolutionSizes, dtype: ir.DataType, opset: int) -> float:
     """Return the seconds of applying a slope to the weight of a convolution and to its gradient."""
     rows, *rest = convolution.weight
 
