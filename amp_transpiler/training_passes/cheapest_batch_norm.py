@@ -50,7 +50,7 @@ def cheapest_form(
         (form for form in _forms(shape, dtype) if form.gradient_pieces), key=lambda form: _seconds(form, *facts)
     )
     slope = dataclasses.replace(views, way="slope")
-    seconds = _seconds(views, *facts) + _slope_of_weight(convolution, dtype, opset) - _slope_of_data(*facts)
+    seconds = _seconds(slope, *facts) + _slope_of_weight(convolution, dtype, opset)
     if seconds < least:
         best, least = slope, seconds
     rows, channels = convolution.weight[:2]
@@ -109,16 +109,6 @@ def _backward(form: BatchNormForm, shape: Shape, dtype: ir.DataType, opset: int)
     data, vector, column = (dtype, shape), (ir.DataType.FLOAT, (channels,)), (ir.DataType.FLOAT, (channels, 1))
     rows = (dtype, (channels, math.prod(shape) // channels))
     return seconds_of_form(write, [data, data, rows, vector, column, column], opset)
-
-
-@functools.lru_cache(maxsize=1024)
-def _slope_of_data(shape: Shape, dtype: ir.DataType, opset: int) -> float:
-    """Return the seconds of applying a slope to the gradient of the data."""
-
-    def write(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
-        builder.mul(*inputs)
-
-    return seconds_of_form(write, [(dtype, shape), (dtype, (shape[1], *[1] * (len(shape) - 2)))], opset)
 
 
 @functools.lru_cache(maxsize=1024)
