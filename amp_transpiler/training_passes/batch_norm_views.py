@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -29,7 +29,7 @@ from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.training_passes.contrib_node import contrib
 
-__all__ = ["Batch", "affine", "gradients", "scaled", "statistics"]
+__all__ = ["Batch", "ChannelSums", "affine", "gradients", "scaled", "statistics"]
 
 _EPSILON = 1e-5  # that a kernel adds to a variance
 _DEVIATION = 128.0  # by which a kernel divides: `b` is smaller than 16 bits resolve, `_DEVIATION * b` is not
@@ -140,6 +140,7 @@ def gradients(
     pieces: int,
     *,
     by_matrices: bool = False,
+    over_slope: bool = False,
 ) -> dict[int, ir.Value]:
     """Return the gradients of data (0), scale (1) and bias (2), as far as they are wanted.
 
@@ -152,9 +153,10 @@ def gradients(
         scale: [C].
         wanted: which ones.
         pieces: how many rows make up a sample's channel.
-        by_matrices: whether the sums of products come from products of matrices; see `_Rows.diagonals`.
+        by_matrices: whether the sums of products come from products of matrices; see `ChannelSums.diagonals`.
+        over_slope: whether that of the data is returned over `a`, which what reads it applies. Not in bfloat16.
     """
-    rows = _Rows.of(batch.data, pieces)
+    rows = ChannelSums.of(batch.data, pieces)
     mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
     to_bias = rows.sums(builder, g)
     results = {2: to_bias} if 2 in wanted else {}
@@ -165,8 +167,13 @@ def gradients(
         results.update({1: to_scale} if 1 in wanted else {})
     results = {index: _times(builder, value, 1 / rows.factor) for index, value in results.items()}
     if 0 in wanted:
+        per_number = -1 / (rows.factor * batch.count)
+        if over_slope:
+            along = builder.mul(builder.mul(inverse, per_number * _deviation(g)), to_scale)
+            level = builder.mul(to_bias, per_number)
+            return {**results, 0: builder.add(g, _moved(builder, g, batch, along, level))}
         slope = builder.mul(builder.high(scale), inverse)
-        share = builder.mul(slope, -1 / (rows.factor * batch.count))
+        share = builder.mul(slope, per_number)
         combine = _combined_in_bfloat16 if g.dtype == ir.DataType.BFLOAT16 else _combined
         results[0] = combine(
             builder, g, batch, slope, builder.mul(share, inverse), to_scale, builder.mul(share, to_bias)
@@ -184,11 +191,20 @@ def _combined(
     level: ir.Value,
 ) -> ir.Value:
     """Return `slope * g + share * to_scale * (x - mean) + level`."""
-    deviation = _DEVIATION if g.dtype in LOW_DTYPES else 1.0
-    along = builder.mul(_times(builder, share, deviation), to_scale)
-    moved = affine(builder, batch.data, along, level, builder.reshape(batch.mean, [batch.channels]), deviation)
+    along = builder.mul(_times(builder, share, _deviation(g)), to_scale)
+    moved = _moved(builder, g, batch, along, level)
     column = builder.reshape(builder.cast(slope, g.dtype), [batch.channels, *[1] * (len(shape_of(g)) - 2)])
     return builder.add(builder.mul(g, column), moved)
+
+
+def _moved(builder: GraphBuilder, g: ir.Value, batch: Batch, along: ir.Value, level: ir.Value) -> ir.Value:
+    """Return `along * (x - mean) + level`, with `along` given times `_deviation`."""
+    mean = builder.reshape(batch.mean, [batch.channels])
+    return affine(builder, batch.data, along, level, mean, _deviation(g))
+
+
+def _deviation(g: ir.Value) -> float:
+    return _DEVIATION if g.dtype in LOW_DTYPES else 1.0
 
 
 def _combined_in_bfloat16(
@@ -211,12 +227,20 @@ def _combined_in_bfloat16(
     return _shifted(builder, mixed, batch, builder.sub(level, builder.mul(along, mean)))
 
 
+def _multiplied(
+    builder: GraphBuilder, first: ir.Value, second: ir.Value, shape: Sequence[int], attributes: Mapping[str, float]
+) -> ir.Value:
+    if not attributes:
+        return builder.matmul(first, second)
+    return contrib(builder, "FusedMatMul", [first, second], attributes, first.dtype, shape)
+
+
 def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
     return value if factor == 1 else builder.mul(value, factor)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Rows:
+class ChannelSums:
     """Sums over the numbers of each channel, by rows.
 
     Attributes:
@@ -232,7 +256,7 @@ class _Rows:
     factor: float
 
     @classmethod
-    def of(cls, x: ir.Value, pieces: int) -> _Rows:
+    def of(cls, x: ir.Value, pieces: int) -> ChannelSums:
         """Return the rows of data, of which so many make up a sample's channel."""
         n, c, *rest = shape_of(x)
         length = math.prod(rest) // pieces
@@ -244,16 +268,18 @@ class _Rows:
         """The number of rows."""
         return self.samples * self.channels * self.pieces
 
-    def sums(self, builder: GraphBuilder, g: ir.Value) -> ir.Value:
-        """Return the sum of each channel: [C], in float32."""
+    def sums(self, builder: GraphBuilder, g: ir.Value, more: float = 1.0) -> ir.Value:
+        """Return the sum of each channel, times `factor` and `more`: [C], in float32."""
         rows = builder.reshape(g, [self.number, self.length])
         columns = _COLUMNS if g.dtype in LOW_DTYPES else 1
         share = self.factor / columns  # equal columns are added up
         if self.samples == 1:
             ones = builder.constant(np.full((self.length, columns), share), g.dtype)
-            return self._added(builder, builder.matmul(rows, ones), 1, self.pieces * columns)
+            product = _multiplied(builder, rows, ones, [self.number, columns], {} if more == 1 else {"alpha": more})
+            return self._added(builder, product, 1, self.pieces * columns)
         ones = builder.constant(np.full((columns, self.length), share), g.dtype)
-        product = contrib(builder, "FusedMatMul", [ones, rows], {"transB": 1}, g.dtype, [columns, self.number])
+        attributes = {"transB": 1} if more == 1 else {"transB": 1, "alpha": more}
+        product = _multiplied(builder, ones, rows, [columns, self.number], attributes)
         return self._added(builder, product, columns * self.samples, self.pieces)
 
     def dots(self, builder: GraphBuilder, g: ir.Value, x: ir.Value) -> ir.Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -15,8 +15,10 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.batch_norm_forms import NormalizedBatch, cheapest_form
+from amp_transpiler.training_passes.batch_norm_forms import NormalizedBatch
 from amp_transpiler.training_passes.batch_norm_rows import can_be_rows
+from amp_transpiler.training_passes.cheapest_batch_norm import cheapest_form
+from amp_transpiler.training_passes.normalized_convolution import NormalizedConvolution
 from amp_transpiler.training_passes.take_over import take_over
 from amp_transpiler.training_passes.unfelt_biases import take_unfelt_bias
 
@@ -40,7 +42,9 @@ class LowerBatchNorm(Pass[PassResult]):
        out of it (see `unfelt_biases`), and added to the mean here.
     4. Where all sizes of X are known, it is normalised by rows (see `batch_norm_rows`), and so is the gradient in the
        backward pass, as far as the rule of BatchNormalization has written that and nothing has been put between.
-    5. Otherwise mean and inverse deviation come from the node sequence that the backward pass uses too, so that ONNX
+    5. Where only the gradients of a convolution read that of X, they are rewritten with it if that is faster (see
+       `batch_norm_forms`); and a convolution of one tap, whose result is not read otherwise, with the node.
+    6. Otherwise mean and inverse deviation come from the node sequence that the backward pass uses too, so that ONNX
        Runtime merges both.
 
     The values of the model must be typed and the rank of every normalised X known.
@@ -48,18 +52,20 @@ class LowerBatchNorm(Pass[PassResult]):
     Args:
         by_rows: False for the second form everywhere. Its statistics are means over the batch, which processes that
             share a batch can average.
+        with_convolutions: False to leave the convolutions and their gradients as they are.
 
     Raises:
         ModelError: the rank is not known, or an input is missing.
     """
 
-    def __init__(self, *, by_rows: bool = True) -> None:
+    def __init__(self, *, by_rows: bool = True, with_convolutions: bool = True) -> None:
         self._by_rows = by_rows
+        self._with_convolutions = with_convolutions
 
     def call(self, model: ir.Model) -> PassResult:
         names, count = NameAllocator(model), 0
         for scope in scopes(model):
-            count += _Scope(model, scope.graph, names, self._by_rows).run()
+            count += _Scope(model, scope.graph, names, self._by_rows, self._with_convolutions).run()
         return PassResult(model, modified=bool(count), count=count)
 
 
@@ -81,11 +87,14 @@ class _Running:
 class _Scope:
     """The nodes of one graph."""
 
-    def __init__(self, model: ir.Model, graph: ir.Graph, names: NameAllocator, by_rows: bool) -> None:
+    def __init__(
+        self, model: ir.Model, graph: ir.Graph, names: NameAllocator, by_rows: bool, with_convolutions: bool
+    ) -> None:
         self._model = model
         self._graph = graph
         self._names = names
         self._by_rows = by_rows
+        self._with_convolutions = with_convolutions
         self._gradients: list[MarkedGradient] = []
 
     def run(self) -> int:
@@ -107,47 +116,111 @@ class _Scope:
                 members = group[start : start + _MOST]
                 _update_together(members, self._builder(members[-1].node))
         for node in nodes:
+            x = _inputs(node)[0]
             self._graph.remove(node, safe=True)
+            convolution = x.producer()
+            if convolution is not None and not any(map(is_used, convolution.outputs)):
+                self._graph.remove(convolution, safe=True)
         return len(nodes)
 
-    def _builder(self, node: ir.Node, like: ir.Node | None = None) -> GraphBuilder:
-        """Write before a node, in the name of another."""
+    def _builder(self, node: ir.Node | None, like: ir.Node | None = None) -> GraphBuilder:
+        """Write before a node, or at the end, in the name of another."""
         like = like or node
+        assert like is not None, "a name is wanted"
+        metadata = dict((node or like).metadata_props)
+        metadata.pop(GRADIENT_KEY, None)
         return GraphBuilder(
             self._model,
             graph=self._graph,
             before=node,
             names=self._names,
-            metadata=node.metadata_props,
+            metadata=metadata,
             prefix=f"{like.name or like.op_type}/",
         )
 
     def _as_rows(self, node: ir.Node, builder: GraphBuilder, left_out: ir.Value | None) -> _Running:
         x, scale, bias, _, _ = _inputs(node)
         assert x.dtype is not None
-        form = cheapest_form(shape_of(x), x.dtype, builder.opset)
-        normalized = form.normalise(builder, x, _float(node, "epsilon", 1e-5))
+        gradients = {gradient: g for gradient in self._gradients if (g := _own_gradient(node, gradient)) is not None}
+        layer = self._layer(x, gradients)
+        sizes = None if layer is None else layer.sizes
+        form = cheapest_form(shape_of(x), x.dtype, builder.opset, sizes)
+        operands = () if layer is None else (layer.data, layer.weight)
+        normalized = form.normalise(builder, x, _float(node, "epsilon", 1e-5), operands)
         if is_used(node.outputs[0]):
             take_over(node.outputs[0], normalized.affine(builder, scale, bias), builder.names)
-        for gradient in self._gradients:
-            g = gradient.reads - {x, scale}
-            if {x, scale} <= gradient.reads | {scale} and len(g) == 1:
-                self._gradient(node, gradient, next(iter(g)), normalized)
+        for gradient, g in gradients.items():
+            self._gradient(node, gradient, g, normalized, layer)
         return _Running(node, _with_bias(builder, normalized.batch.mean, left_out), normalized.batch.inverse)
 
-    def _gradient(self, node: ir.Node, gradient: MarkedGradient, g: ir.Value, normalized: NormalizedBatch) -> None:
+    def _layer(self, x: ir.Value, gradients: Mapping[MarkedGradient, ir.Value]) -> NormalizedConvolution | None:
+        """Return the convolution in front, if its gradients are computed with those of the node."""
+        if not self._with_convolutions or len(gradients) != 1:
+            return None
+        gradient = next(iter(gradients))
+        to_x = gradient.results.get(0)
+        return None if to_x is None else NormalizedConvolution.of(x, to_x, self._gradients)
+
+    def _gradient(
+        self,
+        node: ir.Node,
+        gradient: MarkedGradient,
+        g: ir.Value,
+        normalized: NormalizedBatch,
+        layer: NormalizedConvolution | None,
+    ) -> None:
         """Rewrite a gradient of the node."""
-        x, scale = _inputs(node)[:2]
-        if g.dtype != x.dtype or (g.shape is not None and is_static(g) and shape_of(g) != shape_of(x)):
-            return
+        scale = _inputs(node)[1]
         builder = self._builder(gradient.before(g), node)
-        builder.metadata.pop(GRADIENT_KEY)
-        results = normalized.gradients(builder, g, scale, gradient.results)
+        if layer is not None and normalized.moments is not None:
+            results = self._layer_gradients(builder, g, scale, normalized, layer)
+        else:
+            results = normalized.gradients(builder, g, scale, gradient.results)
+        if layer is not None and normalized.form.way == "slope":
+            layer.apply_slope(normalized.slope(builder, scale), self._builder)
         for index, old in gradient.results.items():
-            _stand_for(old, results[index], builder)
-        for old_node in reversed(gradient.nodes):
-            self._graph.remove(old_node, safe=True)
+            if index in results:
+                _stand_for(old, results[index], builder)
+        self._remove(gradient)
+
+    def _layer_gradients(
+        self,
+        builder: GraphBuilder,
+        g: ir.Value,
+        scale: ir.Value,
+        normalized: NormalizedBatch,
+        layer: NormalizedConvolution,
+    ) -> dict[int, ir.Value]:
+        """Rewrite the gradients of the convolution in front, and return those of scale and bias."""
+        assert normalized.moments is not None, "the form was chosen for both"
+        new = normalized.moments.gradients(builder, g, scale, with_data=layer.to_data is not None)
+        if layer.to_data is not None and new.data is not None:
+            take_over(layer.to_data.outputs[0], new.data, builder.names)
+            self._graph.remove(layer.to_data, safe=True)
+        if layer.to_weight is not None:
+            (old,) = layer.to_weight.results.values()
+            _stand_for(old, new.weight, builder)
+            self._remove(layer.to_weight)
+        cast = layer.to_result.producer()
+        if cast is not None and cast.op_type == "Cast":
+            self._graph.remove(cast, safe=True)
+        return {1: new.scale, 2: new.bias}
+
+    def _remove(self, gradient: MarkedGradient) -> None:
+        for node in reversed(gradient.nodes):
+            self._graph.remove(node, safe=True)
         self._gradients = [other for other in self._gradients if other is not gradient]
+
+
+def _own_gradient(node: ir.Node, gradient: MarkedGradient) -> ir.Value | None:
+    """Return what a gradient of the node reads besides its data and scale; None if it is another's, or is not typed."""
+    x, scale = _inputs(node)[:2]
+    if not {x, scale} <= gradient.reads | {scale} or len(gradient.reads - {x, scale}) != 1:
+        return None
+    (g,) = gradient.reads - {x, scale}
+    if g.dtype != x.dtype or (g.shape is not None and is_static(g) and shape_of(g) != shape_of(x)):
+        return None
+    return g
 
 
 def _stand_for(old: ir.Value, new: ir.Value, builder: GraphBuilder) -> None:

@@ -9,7 +9,8 @@ from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.targets import CUDA
 from amp_transpiler.targets.operator import imports_of, operator_of
 from amp_transpiler.training_passes import LowerBatchNorm, lower_batch_norm
-from amp_transpiler.training_passes.batch_norm_forms import BatchNormForm, cheapest_form
+from amp_transpiler.training_passes.batch_norm_forms import BatchNormForm
+from amp_transpiler.training_passes.cheapest_batch_norm import cheapest_form
 from tests.support import array
 from tests.training_passes.batch_norms import NUMPY, expected, numbers, trained
 
