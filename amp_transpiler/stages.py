@@ -7,10 +7,10 @@ import os
 import pathlib
 from collections.abc import Mapping
 
+from amp_transpiler.alternatives.best_conversion import best_conversion, source_beside_fused
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.assess.session_options import recommended_options
-from amp_transpiler.best_conversion import best_conversion, source_beside_fused
 from amp_transpiler.child_process.child import start_early
 from amp_transpiler.conversion import Conversion, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
@@ -312,7 +312,7 @@ def _offer(attentions: int) -> str:
 def decide_and_compare(job: Job) -> None:
     """Decide, rewrite, and compare with float32, again and again if need be; without verification once, unseen."""
     if isinstance(exponents := job.plan.options.rescale, Mapping):  # of a recipe, or the caller's own
-        from amp_transpiler.verification.rescaled import replayed  # few models are rescaled
+        from amp_transpiler.alternatives.rescaled import replayed  # few models are rescaled
 
         job.program, job.facts.rescaling = replayed(job.program, exponents)
     if job.plan.options.verify:
@@ -341,13 +341,13 @@ def _parting(job: Job) -> Parting:
     """Return which products are computed in parts."""
     if not job.conversion.assignment.parts:
         return Parting()
-    from amp_transpiler.verification.in_parts import parting, used_parts  # few products are
+    from amp_transpiler.alternatives.in_parts import parting, used_parts  # few products are
 
     return parting(used_parts(job.conversion, job.policy.parts))
 
 
 def _has_low_nodes(conversion: Conversion) -> bool:
-    from amp_transpiler.verification.fused_or_not import has_low_nodes  # few models are fused
+    from amp_transpiler.alternatives.fused_or_not import has_low_nodes  # few models are fused
 
     return has_low_nodes(conversion)
 

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 
+from amp_transpiler.alternatives.rescaled import rescaled
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.diagnosis.cure import MOST_RUNS, CuredBy, CureSearch, units_of
 from amp_transpiler.diagnosis.other_format import in_other_format
@@ -21,7 +22,6 @@ from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.conversions import Conversions
 from amp_transpiler.verification.device_draws import error_of
 from amp_transpiler.verification.randomness import random_upstream
-from amp_transpiler.verification.rescaled import rescaled
 
 __all__ = ["Cures"]
 

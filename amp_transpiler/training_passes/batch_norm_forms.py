@@ -126,7 +126,8 @@ class BatchNormForm:
             operands: data and weight of the convolution that computes `x`; read for "moments".
         """
         if self.way == "moments":
-            moments = Moments.of(builder, *operands, epsilon)
+            data, weight = operands
+            moments = Moments.of(builder, data, weight, epsilon)
             return NormalizedBatch(self, Batch(x, moments.mean, moments.inverse), moments=moments)
         if self.pieces:
             return NormalizedBatch(self, batch_norm_views.statistics(builder, x, epsilon, self.pieces))

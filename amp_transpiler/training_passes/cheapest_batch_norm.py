@@ -136,8 +136,9 @@ def _seconds_of_convolution(convolution: ConvolutionSizes, dtype: ir.DataType, o
         builder.op("Conv", [data, weight])
         if convolution.with_data:
             builder.op("ConvTranspose", [g, weight])
-        sides = [builder.reshape(side, [samples, size, places]) for side, size in ((g, rows), (data, channels))]
-        summed_products(builder, *sides, 1.0)
+        gradient = builder.reshape(g, [samples, rows, places])
+        unfolded = builder.reshape(data, [samples, channels, places])
+        summed_products(builder, gradient, unfolded, 1.0)
 
     shapes = (convolution.data, convolution.weight, (samples, rows, *plane))
     return seconds_of_form(write, [(dtype, shape) for shape in shapes], opset)

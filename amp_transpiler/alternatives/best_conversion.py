@@ -59,7 +59,7 @@ def _or_rescaled(job: Job, best: Best) -> Best:
     evidence = best.compared.basis.evidence
     if job.plan.options.rescale != "auto" or evidence is None or not evidence.ranges:
         return best
-    from amp_transpiler.verification.rescaled import is_better_rescaled, may_pay, may_rescale, rescaled
+    from amp_transpiler.alternatives.rescaled import is_better_rescaled, may_pay, may_rescale, rescaled
 
     if not may_rescale(best.prepared, job.policy):
         return best
@@ -81,7 +81,7 @@ def _or_in_parts(job: Job, best: Best) -> Best:
     """Return a conversion, or that with products in parts if it is better."""
     if job.plan.options.split_sums != "auto":
         return best
-    from amp_transpiler.verification.in_parts import is_better_in_parts, may_have_parts, parts_for, used_parts
+    from amp_transpiler.alternatives.in_parts import is_better_in_parts, may_have_parts, parts_for, used_parts
 
     if not may_have_parts(best.prepared, job.policy):
         return best
@@ -130,7 +130,7 @@ def _compared_unfused(job: Job, fused: Compared) -> Compared | None:
     """Return the conversion of the program as it was before it was fused by default, if that is the better one."""
     if (unfused := source_beside_fused(job)) is None:
         return None
-    from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
+    from amp_transpiler.alternatives.fused_or_not import is_better_unfused, was_held_back
 
     if not was_held_back(fused):
         return None

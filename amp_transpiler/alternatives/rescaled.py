@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.alternatives.fused_or_not import cost, has_low_nodes, rank
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.remote import open_program
 from amp_transpiler.conversion import Trials, candidate_of
@@ -30,7 +31,6 @@ from amp_transpiler.rescale.apply import scaled_copy
 from amp_transpiler.rescale.choose import NOTHING, Scalings, choose_scalings
 from amp_transpiler.runtime.ort import error_text
 from amp_transpiler.verification.accuracy import CannotCompare, named_outputs
-from amp_transpiler.verification.fused_or_not import cost, has_low_nodes, rank
 from amp_transpiler.verification.randomness import random_upstream
 from amp_transpiler.verification.verify import Compared
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.alternatives.fused_or_not import cost, has_low_nodes, rank
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.child_process.remote import open_program
 from amp_transpiler.conversion import Conversion, candidate_of, convert
@@ -34,7 +35,6 @@ from amp_transpiler.targets.arithmetic import CUDA_TABLE, DeviceArithmetic
 from amp_transpiler.targets.schemas_only import SCHEMAS_ONLY
 from amp_transpiler.verification.accuracy import intermediate_values
 from amp_transpiler.verification.conversions import judging_arithmetic
-from amp_transpiler.verification.fused_or_not import cost, has_low_nodes, rank
 from amp_transpiler.verification.inner_sums import adds_in_low
 from amp_transpiler.verification.verify import Compared
 
