@@ -28,8 +28,10 @@ from amp_transpiler.targets import CUDA
 from amp_transpiler.training_passes import (
     CPU_WORTH,
     CUDA_WORTH,
+    AttentionSums,
     CancelTransposes,
     CastTogether,
+    CentreByProducts,
     CheckByProducts,
     DropIdentities,
     Formulation,
@@ -146,11 +148,13 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         return
     infer_shapes(model)
     is_low = has_low_values(Program(model))
+    AttentionSums()(model)
     if is_low:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
     if tensor_cores:
-        PassManager([MoveRowFactors(float32=True), PadClasses()])(model)
+        centred = [CentreByProducts()] if is_low else [MeanByProducts()]
+        PassManager([MoveRowFactors(float32=True), PadClasses(), *centred])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)

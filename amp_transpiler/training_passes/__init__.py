@@ -6,8 +6,10 @@ from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amp_transpiler.training_passes.add_in_place import AddInPlace as AddInPlace
+    from amp_transpiler.training_passes.attention_sums import AttentionSums as AttentionSums
     from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
+    from amp_transpiler.training_passes.centre_by_products import CentreByProducts as CentreByProducts
     from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
     from amp_transpiler.training_passes.compute_late import ComputeLate as ComputeLate
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities

@@ -327,7 +327,7 @@ class _Writing:
         places = [place for place, count in zip(places, rows, strict=True) for _ in range(count)]
         if places == list(range(int(column.shape[0]))):  # type: ignore[arg-type]  # it is a number
             return column
-        return self._builder.op("Gather", [column, self._builder.constant(np.array(places, np.int64))], {"axis": 0})
+        return self._builder.op("Gather", [column, self._builder.constant(np.array(places, np.int32))], {"axis": 0})
 
     def _as_column(self, value: ir.Value) -> ir.Value:
         if value in self._row:
