@@ -36,6 +36,7 @@ from amp_transpiler.training_passes import (
     DropIdentities,
     Formulation,
     FuseProducts,
+    FuseUpdates,
     GroupUpdates,
     JoinProducts,
     Legalize,
@@ -154,7 +155,7 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         PassManager([*joined, MoveRowFactors()])(model)
     if tensor_cores:
         centred = [CentreByProducts()] if is_low else [MeanByProducts()]
-        PassManager([MoveRowFactors(float32=True), PadClasses(), *centred])(model)
+        PassManager([MoveRowFactors(float32=True), PadClasses(), *centred, FuseUpdates()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)

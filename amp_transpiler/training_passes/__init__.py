@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.free_unread import FreeUnread as FreeUnread
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
     from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
+    from amp_transpiler.training_passes.fuse_updates import FuseUpdates as FuseUpdates
     from amp_transpiler.training_passes.group_plan import (
         CPU_WORTH as CPU_WORTH,
         CUDA_WORTH as CUDA_WORTH,
