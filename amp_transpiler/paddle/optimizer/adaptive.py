@@ -89,7 +89,9 @@ class AdamRule(AdaptiveOptimizer):
         rate, epsilon = update.rate, update.number(self.epsilon)
 
         def divided() -> Expr:
-            return rate.equals(0.0).where(math.inf, self._inverse_rate(update) * epsilon)
+            quotient = self._inverse_rate(update) * epsilon
+            is_positive = not isinstance(epsilon, Expr) and epsilon > 0  # then it is infinite of itself
+            return quotient if is_positive else rate.equals(0.0).where(math.inf, quotient)
 
         return update.step.shared((rate.value, _key(epsilon), "divisor"), divided)
 
