@@ -29,6 +29,7 @@ from amp_transpiler.training_passes import (
     CPU_WORTH,
     CUDA_WORTH,
     AttentionSums,
+    BiasColumns,
     CancelTransposes,
     CastTogether,
     CentreByProducts,
@@ -54,6 +55,7 @@ from amp_transpiler.training_passes import (
     Recompute,
     SplitRows,
     SumByProducts,
+    UnfeltKeys,
     WeightGradients,
     Worth,
     WriteInPlace,
@@ -153,9 +155,10 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
     if is_low:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
+    UnfeltKeys()(model)
     if tensor_cores:
         centred = [CentreByProducts()] if is_low else [MeanByProducts()]
-        PassManager([MoveRowFactors(float32=True), PadClasses(), *centred, FuseUpdates()])(model)
+        PassManager([MoveRowFactors(float32=True), PadClasses(), *centred, BiasColumns(), FuseUpdates()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)
