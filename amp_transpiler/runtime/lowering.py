@@ -155,10 +155,10 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
     if is_low:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
-    UnfeltKeys()(model)
     if tensor_cores:
-        centred = [CentreByProducts()] if is_low else [MeanByProducts()]
-        PassManager([MoveRowFactors(float32=True), PadClasses(), *centred, BiasColumns(), FuseUpdates()])(model)
+        leaner = [UnfeltKeys(), MoveRowFactors(float32=True), PadClasses()]
+        means = CentreByProducts() if is_low else MeanByProducts()
+        PassManager([*leaner, means, BiasColumns(), FuseUpdates()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)
