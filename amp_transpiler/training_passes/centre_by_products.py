@@ -83,13 +83,13 @@ def _pays(rows: ir.Value) -> bool:
     inputs = [(dtype, sizes), (dtype, (length,)), (dtype, (length, length))]
 
     def apart(builder: GraphBuilder, values: Sequence[ir.Value]) -> None:
-        given, weights, _ = values
-        mean = builder.matmul(given, builder.mul(builder.reshape(weights, [length, 1]), 1 / length))
-        builder.sub(builder.mul(given, weights), mean)
+        gradient, weights, _ = values
+        mean = builder.matmul(gradient, builder.mul(builder.reshape(weights, [length, 1]), 1 / length))
+        builder.sub(builder.mul(gradient, weights), mean)
 
     def together(builder: GraphBuilder, values: Sequence[ir.Value]) -> None:
-        given, weights, centring = values
-        builder.matmul(given, _matrix(builder, weights, centring))
+        gradient, weights, centring = values
+        builder.matmul(gradient, _matrix(builder, weights, centring))
 
     return seconds_of_form(together, inputs, _OPSET) < seconds_of_form(apart, inputs, _OPSET)
 
