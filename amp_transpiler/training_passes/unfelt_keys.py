@@ -133,6 +133,7 @@ def _sums_slopes(node: ir.Node | None, slopes: list[ir.Node]) -> bool:
 
 
 def _leave_out(builder: GraphBuilder, total: ir.Node, keys: ir.Value, slopes: list[ir.Node]) -> None:
+    bias = next(value for value in total.inputs if value is not None and value is not keys)
     total.outputs[0].replace_all_uses_with(keys)
     builder.graph.remove(total, safe=True)
     for node in slopes:
@@ -142,7 +143,7 @@ def _leave_out(builder: GraphBuilder, total: ir.Node, keys: ir.Value, slopes: li
             ):  # of queries: the keys' gradient
                 for reader in list(_readers(use.node.outputs[0])):
                     if reader is not None and _sums_rows(reader):
-                        _write_zeros(builder, reader)
+                        _write_zeros(builder, reader, bias)
 
 
 def _sums_rows(node: ir.Node) -> bool:
@@ -162,13 +163,14 @@ def _sums_rows(node: ir.Node) -> bool:
     return ones is not None and ones.shape[0] == 1 and bool((ones.numpy().astype(np.float32) == 1).all())
 
 
-def _write_zeros(builder: GraphBuilder, node: ir.Node) -> None:
-    """Replace a sum of rows by zeros."""
+def _write_zeros(builder: GraphBuilder, node: ir.Node, bias: ir.Value) -> None:
+    """Replace a sum of rows by zeros, computed in each step: ONNX Runtime copies constant gradients to the host."""
     last = next(iter(node.outputs[0].uses())).node if node.op_type == "Cast" else node
     result = last.outputs[0]
-    zeros = builder.constant(np.zeros(shape_of(result)), result.dtype)
     if result.is_graph_output():
         return
+    builder.before, builder.metadata = last, dict(last.metadata_props)
+    zeros = builder.reshape(builder.cast(builder.mul(bias, 0.0), result.dtype), list(shape_of(result)))
     result.replace_all_uses_with(zeros)
     for each in dict.fromkeys((last, node)):
         if not is_used(each.outputs[0]):
