@@ -57,6 +57,14 @@ if TYPE_CHECKING:
         fp16_guard as fp16_guard,
         mark_region as mark_region,
     )
+    from amp_transpiler.measuring.benchmark import (
+        BenchmarkResult as BenchmarkResult,
+        Profile as Profile,
+        benchmark as benchmark,
+        measure_peak as measure_peak,
+        profile as profile,
+    )
+    from amp_transpiler.measuring.profiling import StepProfile as StepProfile, profile_step as profile_step
     from amp_transpiler.paddle import (
         ParamAttr as ParamAttr,
         distributed as distributed,
@@ -79,17 +87,9 @@ if TYPE_CHECKING:
         OutputComparison as OutputComparison,
         Report as Report,
     )
-    from amp_transpiler.runtime.benchmark import (
-        BenchmarkResult as BenchmarkResult,
-        Profile as Profile,
-        benchmark as benchmark,
-        measure_peak as measure_peak,
-        profile as profile,
-    )
     from amp_transpiler.runtime.flags import get_flags as get_flags, set_flags as set_flags
     from amp_transpiler.runtime.liveness import kept_bytes as kept_bytes, live_bytes as live_bytes
     from amp_transpiler.runtime.places import CPUPlace as CPUPlace, CUDAPlace as CUDAPlace
-    from amp_transpiler.runtime.profiling import StepProfile as StepProfile, profile_step as profile_step
     from amp_transpiler.runtime.recommended_options import RecommendedOptions as RecommendedOptions
     from amp_transpiler.runtime.session import Session as Session
     from amp_transpiler.runtime.session_options import session_options as session_options

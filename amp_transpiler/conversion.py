@@ -26,7 +26,6 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.ops.schema import own_opset
 from amp_transpiler.passes.apply_assignment import ApplyAssignment
 from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.import_domains import ImportDomains
@@ -66,11 +65,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Conversion",
     "Trials",
-    "adds_nothing",
     "candidate_of",
     "convert",
     "fitted",
-    "is_the_source",
     "plain_copy",
     "prepare",
     "prepare_and_convert",
@@ -479,7 +476,12 @@ def _carried_out(program: Program, policy: Policy, ranges: RangeFaults) -> Conve
             from amp_transpiler.precision.fused import fused_advice
 
             program.notes += fused_advice(assignment)
-        applied = run_pass(ApplyAssignment(assignment), model)
+        written = assignment
+        if assignment.parts:
+            from amp_transpiler.passes.split_sums import with_parts_written
+
+            written = with_parts_written(model, assignment)
+        applied = run_pass(ApplyAssignment(written), model)
         cleaned = run_pass(CleanCasts(inserted_only=program.has_variables), model)
         if assignment.row_sums:
             from amp_transpiler.passes.row_products import RowProducts
@@ -519,62 +521,6 @@ def _spelling_passes() -> list[PassFor]:
         PassFor({"Sin"}, lambda: passes.SignRotations()),
         PassFor({"ConstantOfShape"}, lambda: passes.FillSums()),  # rarer than the sums
     ]
-
-
-def adds_nothing(
-    program: Program, policy: Policy, ranges: RangeFaults, own_opset: int
-) -> tuple[Program, Conversion] | None:
-    """Convert a copy of a prepared program; return it with its record if the source is what was asked for already.
-
-    That is so if it holds the wanted 16-bit format, nothing more becomes low and no cast is saved, or, where float32
-    is wanted, if it holds no 16-bit floats.
-
-    Args:
-        program: the prepared program; not changed.
-        policy: how to decide.
-        ranges: a look-up of constants.
-        own_opset: the opset of the source.
-    """
-    if program.widened or policy.opset not in (None, own_opset):
-        return None
-    if policy.low is not FLOAT32 and not has_values_of(program.model, (policy.low.dtype,)):
-        return None
-    trial = program.clone()
-    conversion = convert(trial, policy, ranges)
-    assignment = conversion.assignment
-    gained = (
-        conversion.converted,
-        conversion.casts_removed,
-        assignment.low_values,
-        assignment.low_uses,
-        assignment.rounded_values,
-    )
-    lowered = any(decision.precision == "low" for decision in assignment.decisions.values())
-    return None if lowered or any(gained) else (trial, conversion)
-
-
-def is_the_source(loaded: Program, program: Program, conversion: Conversion, policy: Policy) -> bool:
-    """Whether a conversion changed nothing that matters, so that the source may be written in place of its result.
-
-    Preparing names nodes, inlines functions and raises the opset for the sake of low nodes. Where none became low, and
-    the target reads the source's own opset and IR version, a user wants the source.
-
-    Args:
-        loaded: the source.
-        program: the converted program.
-        conversion: the record of its conversion.
-        policy: how it was decided.
-    """
-    opset, decisions = own_opset(loaded.model), conversion.assignment.decisions.values()
-    return (
-        not any(decision.precision == "low" for decision in decisions)
-        and not (conversion.casts or conversion.converted or program.widened or policy.low_io)
-        and program.step is None
-        and not program.is_training
-        and policy.opset in (None, opset)
-        and opset <= policy.target.newest_opset
-        and loaded.model.ir_version <= policy.target.newest_ir
-    )
 
 
 @contextlib.contextmanager

@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from amp_transpiler import stages
+from amp_transpiler import stages, writing
 from amp_transpiler.files.loading import Source
 from amp_transpiler.files.saving import DefaultPlace
 from amp_transpiler.job import Job
 from amp_transpiler.ops.fusions import NO_FUSION
-from amp_transpiler.options.conversion import ConversionOptions, CustomTypes, Rescale
+from amp_transpiler.options.conversion import ConversionOptions, CustomTypes, Rescale, SplitSums
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
 from amp_transpiler.precision.limits import Mismatch, Tolerance
@@ -51,7 +51,7 @@ STAGES: tuple[Callable[[Job], None], ...] = (
     stages.predict,  # times and errors
     stages.recommend,  # what its sessions should be opened with
     stages.refuse_failure,  # the end, where the result is not accurate enough
-    stages.write_result,  # staged, checked as a file, put in its place
+    writing.write_result,  # staged, checked as a file, put in its place
 )
 """The stages of a conversion, in order. A stage may end it."""
 
@@ -104,6 +104,7 @@ def transpile(
     custom_op_types: CustomTypes | None = None,
     float32_inputs: Mapping[str, str | Collection[int]] | None = None,
     float64: Float64Choice = "keep",
+    split_sums: SplitSums = "auto",
 ) -> Report:
     """Convert an float32 model to mixed precision, check it, and write it.
 
@@ -238,6 +239,11 @@ def transpile(
             The result is compared with the float64 source. `keep` (default): float64 stays as it is; `float32`: all but
             inputs and outputs becomes float32 first, so that it may run in lower precision; `float32-io`: inputs and
             outputs, too.
+        split_sums: Compute a product in 2 to 16 parts in lower precision, each over some of its terms, and add these up
+            in float32, where the target adds up in the 16-bit format itself and the whole product overflows or loses
+            too much inside. `auto` (default): level auto with runs on samples, where that costs less in bytes,
+            multiplications and kernels than float32, and the result is smaller for it; `no`: never; a dict: these
+            products, by node name -> how many parts, as `Report.in_parts` has them.
 
     Returns:
         The report, with the converted program.

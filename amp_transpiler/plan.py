@@ -17,7 +17,7 @@ from amp_transpiler.ops.fusions import NO_FUSION, STANDARD_FUSIONS, default_fusi
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import declarations
 from amp_transpiler.precision.limits import with_limits
-from amp_transpiler.precision.policy import Float64Choice, Policy
+from amp_transpiler.precision.policy import Float64Choice, InParts, Policy
 from amp_transpiler.precision.preference import objective_of
 from amp_transpiler.precision.thresholds import checked_thresholds
 from amp_transpiler.precision.training import TrainingWishes
@@ -211,6 +211,14 @@ def _with_aim(policy: Policy, options: ConversionOptions) -> Policy:
     return dataclasses.replace(policy, objective=objective, headroom=options.headroom) if decides else policy
 
 
+def _with_parts(policy: Policy, options: ConversionOptions) -> Policy:
+    """Name the products that are computed in parts where they are low: those of a recipe, or the caller's own."""
+    if not isinstance(options.split_sums, Mapping) or not options.split_sums:
+        return policy
+    parts = {name: InParts(count, "as asked for") for name, count in options.split_sums.items()}
+    return dataclasses.replace(policy, parts=parts)
+
+
 def _with_thresholds(policy: Policy, options: ConversionOptions) -> Policy:
     """Add the thresholds beyond which nodes stay float32."""
     thresholds = checked_thresholds(
@@ -234,4 +242,4 @@ _FUSED_LEVELS = ("auto", "O2")
 _FUSED_AS_STANDARD = frozenset({TENSORRT.name, TENSORRT_RTX.name, WEBGPU.name})
 """Targets that get ONNX's own fused operators unasked: those compute in float32 inside, and need no ONNX Runtime."""
 _LIMITS: tuple[Step, ...] = (_with_wishes, _with_limits, _with_recipe)
-_AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_thresholds, _with_float64)
+_AIMS: tuple[Step, ...] = (_with_device, _with_aim, _with_parts, _with_thresholds, _with_float64)

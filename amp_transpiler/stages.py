@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-import onnx_ir as ir
+from collections.abc import Mapping
 
 from amp_transpiler.assess.describe import describe_copy, describe_needless, describe_result, describe_source
 from amp_transpiler.assess.predictions import add_errors, predict_times
 from amp_transpiler.assess.session_options import recommended_options
+from amp_transpiler.best_conversion import best_conversion, source_beside_fused
 from amp_transpiler.child_process.child import start_early
-from amp_transpiler.conversion import Conversion, adds_nothing, convert, fitted, is_the_source, plain_copy, prepare
+from amp_transpiler.conversion import Conversion, convert, fitted, plain_copy, prepare
 from amp_transpiler.errors import CheckFailed, OptionError
 from amp_transpiler.files.copy_files import copy_model
 from amp_transpiler.files.loading import load
-from amp_transpiler.files.saving import DefaultPlace, Staged, check_destination, stage
-from amp_transpiler.files.staging import temporary_folder
+from amp_transpiler.files.saving import DefaultPlace, check_destination, stage
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.graph.regions import DISABLE_AMP, FP16_GUARD, INCLUDE, mark_region
 from amp_transpiler.job import Job
+from amp_transpiler.needless import adds_nothing
 from amp_transpiler.ops.fusions import may_fuse
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.options.conversion import ConversionOptions
@@ -35,11 +31,10 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import NO_STATE, holds_gradients
 from amp_transpiler.program.assemble import written_model
-from amp_transpiler.program.low_values import has_values_of
 from amp_transpiler.program.program import Program
-from amp_transpiler.program.training_info import merge, split
+from amp_transpiler.program.training_info import merge
 from amp_transpiler.report.assembly import assemble
-from amp_transpiler.report.facts import Facts, FileCheck, Findings, Optimization, Rescaling
+from amp_transpiler.report.facts import Facts, Findings, Optimization, Parting
 from amp_transpiler.report.recipe import Recipe, digest
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.runtime.recommended_options import SESSION_KEY
@@ -54,20 +49,8 @@ from amp_transpiler.targets import Target
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.releases import choose_release, installed_version
 from amp_transpiler.training_passes.aids import add_training_aids
-from amp_transpiler.verification.accuracy import Reference
-from amp_transpiler.verification.check_file import check_result
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
-from amp_transpiler.verification.verify import (
-    Basis,
-    Compared,
-    Programs,
-    check_source,
-    convert_and_compare,
-    reference_for,
-)
-
-if TYPE_CHECKING:
-    pass
+from amp_transpiler.writing import as_loaded
 
 __all__ = [
     "copy_unchanged",
@@ -80,7 +63,6 @@ __all__ = [
     "prepare_program",
     "recommend",
     "refuse_failure",
-    "write_result",
 ]
 
 
@@ -109,7 +91,7 @@ def _load(job: Job) -> None:
         policy = policy_for(request, options)
     policy = dataclasses.replace(policy, limits=limits_by_output(job.loaded, policy.limits))
     job.source = _with_algorithms(job.loaded, policy)
-    # Verification compares with the source, and callers keep theirs. A file can be read again, see `_as_loaded`.
+    # Verification compares with the source, and callers keep theirs. A file can be read again, see `as_loaded`.
     needs_source = options.verify or not isinstance(job.src, (str, os.PathLike))
     job.program = job.source.clone() if needs_source else job.source
     job.policy = policy if options.optimize else _with_program(policy, job.program, options)
@@ -334,81 +316,34 @@ def decide_and_compare(job: Job) -> None:
 
         job.program, job.facts.rescaling = replayed(job.program, exponents)
     if job.plan.options.verify:
-        best = _best_conversion(job)
+        best = best_conversion(job)
         compared, job.prepared = best.compared, best.prepared
         if not best.is_fused:
             job.unfused, job.facts.optimization = None, Optimization()
         if best.rescaling is not None:
             job.facts.rescaling = best.rescaling
+        job.policy = dataclasses.replace(job.policy, parts=best.parts or job.policy.parts)
         job.program, job.conversion, job.basis = compared.program, compared.conversion, compared.basis
         job.facts.comparison, job.facts.judgement = compared.comparison, compared.findings
+        job.facts.parting = _parting(job)
         return
     with collection_paused(), job.clock.phase("convert"):
         job.prepared, job.conversion = _converted(job)
-        if (unfused_program := _source_beside_fused(job)) is not None and not _has_low_nodes(job.conversion):
+        if (unfused_program := source_beside_fused(job)) is not None and not _has_low_nodes(job.conversion):
             job.program, job.unfused, job.facts.optimization = unfused_program, None, Optimization()
             job.prepared, job.conversion = _converted(job)
+    job.facts.parting = _parting(job)
     why = "verification was switched off"
     job.facts.judgement = Findings(Judgement(Verdict.NOT_CHECKED, {"why": why}))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Best:
-    """The best of the conversions that were compared.
+def _parting(job: Job) -> Parting:
+    """Return which products are computed in parts."""
+    if not job.conversion.assignment.parts:
+        return Parting()
+    from amp_transpiler.verification.in_parts import parting, used_parts  # few products are
 
-    Attributes:
-        compared: the conversion.
-        prepared: the program that was decided about.
-        is_fused: that is fused as far as the job's program is.
-        rescaling: how it was rescaled, or why it was not; None where nothing is to be said.
-    """
-
-    compared: Compared
-    prepared: Program
-    is_fused: bool = True
-    rescaling: Rescaling | None = None
-
-
-def _best_conversion(job: Job) -> _Best:
-    """Convert the program; where it is held back, also rescaled, and as it was before it was fused by default."""
-    first = _Best(_compared(job, job.program, job.reference, _source_beside_fused(job)), job.program)
-    best = _or_rescaled(job, first)
-    if best.prepared is not first.prepared or job.unfused is None:
-        return best
-    if (unfused := _compared_unfused(job, first.compared)) is None:
-        return best
-    return _or_rescaled(job, _Best(unfused, job.unfused, is_fused=False))
-
-
-def _or_rescaled(job: Job, best: _Best) -> _Best:
-    """Return a conversion, or that of the rescaled program if it is better."""
-    evidence = best.compared.basis.evidence
-    if job.plan.options.rescale != "auto" or evidence is None or not evidence.ranges:
-        return best
-    from amp_transpiler.verification.rescaled import is_better_rescaled, may_pay, may_rescale, rescaled
-
-    if not may_rescale(best.prepared, job.policy):
-        return best
-    feeds = functools.partial(_feeds, job, best)
-    proposal = rescaled(best.prepared, job.policy, job.ranges, evidence, feeds, job.clock.phase)
-    if proposal is None:
-        return best
-    if proposal.program is None:
-        return dataclasses.replace(best, rescaling=proposal.rescaling)
-    if not may_pay(proposal.program, job.policy, job.ranges):
-        return best
-    other = _compared(job, proposal.program, None, _source_beside_fused(job))
-    if not is_better_rescaled(best.compared, other, job.policy):
-        return best
-    return _Best(other, proposal.program, best.is_fused, proposal.rescaling)
-
-
-def _feeds(job: Job, best: _Best) -> list[dict[str, Any]]:
-    """Return the samples for a prepared program; made again where the answer to an equal question was known."""
-    reference = best.compared.basis.reference
-    if reference is None:
-        reference = reference_for(job.source, best.prepared, job.policy, job.plan.questions)
-    return reference.feeds(str(value.name) for value in best.prepared.model.graph.inputs)
+    return parting(used_parts(job.conversion, job.policy.parts))
 
 
 def _has_low_nodes(conversion: Conversion) -> bool:
@@ -420,31 +355,7 @@ def _has_low_nodes(conversion: Conversion) -> bool:
 def _converted(job: Job) -> tuple[Program, Conversion]:
     """Convert the program in place; return it as it was, where times are predicted, and the record."""
     prepared = job.program.clone() if _is_priced(job) else job.program
-    return prepared, convert(job.program, job.policy, job.ranges, _source_beside_fused(job))
-
-
-def _source_beside_fused(job: Job) -> Program | None:
-    """Return what is written in place of a program that was fused by default, should it stay float32."""
-    return job.unfused if job.plan.fuses_by_default else None
-
-
-def _compared(job: Job, prepared: Program, reference: Reference | None, unfused: Program | None = None) -> Compared:
-    check_source(job.source, prepared, job.clock.phase)
-    asked, task, phase = job.plan.questions, job.facts.task, job.clock.phase
-    programs = Programs(job.source, prepared, unfused)
-    return convert_and_compare(programs, job.policy, job.ranges, asked, task, phase, reference)
-
-
-def _compared_unfused(job: Job, fused: Compared) -> Compared | None:
-    """Return the conversion of the program as it was before it was fused by default, if that is the better one."""
-    if (unfused := _source_beside_fused(job)) is None:
-        return None
-    from amp_transpiler.verification.fused_or_not import is_better_unfused, was_held_back
-
-    if not was_held_back(fused):
-        return None
-    compared = _compared(job, unfused, None)  # without the reference, since a cache keeps what it is asked without
-    return compared if is_better_unfused(fused, compared, job.policy) else None
+    return prepared, convert(job.program, job.policy, job.ranges, source_beside_fused(job))
 
 
 def _is_priced(job: Job) -> bool:
@@ -467,7 +378,7 @@ def describe(job: Job) -> None:
         facts.replay = Findings(warnings=tuple(f"recipe: {misfit}" for misfit in misfits))
     if facts.description.kept_float32 and isinstance(job.dst, DefaultPlace) and job.dst.float32 is not None:
         # What is float32 throughout has another name, unless the user gave it one.
-        check_destination(job.dst.float32, _as_loaded(job))
+        check_destination(job.dst.float32, as_loaded(job))
         job.destination = job.dst.float32
 
 
@@ -498,114 +409,3 @@ def refuse_failure(job: Job) -> None:
     """Refuse a result that is invalid or not accurate enough. Nothing is written."""
     if failure := job.facts.judgement.failure:
         raise CheckFailed(failure, assemble(job.facts, job.destination))
-
-
-# ---- the file ----
-
-
-def write_result(job: Job) -> None:
-    """Write the result to its destination, after checking the staged file if verification is on."""
-    verbatim_source = _source_to_write(job)
-    job.facts.is_source_file = verbatim_source is not None
-    basis = _basis_of_file(job)
-    builds = _wants_engine(job)
-    with job.clock.phase("write"), _staged(job, verbatim_source, is_checked=basis is not None or builds) as staged:
-        if staged is not None and basis is not None:
-            job.facts.file_check = check_result(staged, job.program, basis, job.facts, job.clock.phase)
-            _refuse_file(job)
-        if staged is not None and builds:
-            job.facts.file_check = job.facts.file_check.then(_built(job, staged, basis))
-            _refuse_file(job)
-        if staged is not None and job.destination is not None:
-            job.facts.written_bytes = staged.file_bytes
-            staged.commit()
-            job.program.source = job.destination
-
-
-def _refuse_file(job: Job) -> None:
-    if fault := job.facts.file_check.findings.failure:
-        source = job.facts.task.source
-        raise CheckFailed(f"{source}: {fault}; nothing was written", assemble(job.facts, job.destination))
-
-
-def _wants_engine(job: Job) -> bool:
-    """Whether the target's builder is asked, or a note says that there is none."""
-    options = job.plan.options
-    is_wanted = options.build == "yes" or (options.build == "auto" and options.verify)
-    return job.policy.target.builds_engines and is_wanted
-
-
-def _built(job: Job, staged: Staged, basis: Basis | None) -> FileCheck:
-    """Have the target's builder try the file, at the sizes of the samples."""
-    from amp_transpiler.verification.engine_check import check_engine, samples_for  # few targets build engines
-
-    options, loaded = job.plan.options, _as_loaded(job)
-    with job.clock.phase("build"):
-        reference = None if basis is None else basis.reference
-        samples = samples_for(options.inputs, loaded) if reference is None else reference.samples
-        has_float64 = has_values_of(job.program.model, {ir.DataType.DOUBLE})
-        return check_engine(
-            staged.path,
-            loaded,
-            samples,
-            options.build,
-            options.dims or {},
-            has_float64=has_float64,
-            plugins=job.policy.custom_types,
-        )
-
-
-def _source_to_write(job: Job) -> Program | None:
-    """Return the model as it was loaded if it was kept in float32, so that it is written as it is; else None.
-
-    A source that ONNX Runtime does not run is not: what was mended in it on the way makes the result run.
-    """
-    facts, basis = job.facts, job.basis
-    runs = basis is None or basis.reference is not None or basis.known is not None
-    if job.is_changed or not (facts.description.kept_float32 and runs and not facts.optimization.fused):
-        return None
-    loaded = _as_loaded(job)
-    return loaded if is_the_source(loaded, job.program, job.conversion, job.policy) else None
-
-
-def _as_loaded(job: Job) -> Program:
-    """Return the model as it was loaded. Where that program itself is worked on, its file is read once more."""
-    if job.program is job.loaded:
-        job.loaded = load(job.src)
-    return job.loaded
-
-
-def _basis_of_file(job: Job) -> Basis | None:
-    """Take training algorithms out of the graph again; return what the file, whose graph lacks them, is checked by."""
-    if job.program.merged is None:
-        return job.basis
-    split(job.program)
-    return None if job.basis is None else job.basis.without_algorithms(job.loaded)
-
-
-@contextlib.contextmanager
-def _staged(job: Job, verbatim_source: Program | None, *, is_checked: bool) -> Iterator[Staged | None]:
-    """Write the program next to its destination; to a temporary folder if it is only checked; else nowhere.
-
-    Args:
-        job: the program and its destination.
-        verbatim_source: the source, to be written in place of the program; None for the program.
-        is_checked: the file is checked.
-    """
-    written, verbatim = (job.program, False) if verbatim_source is None else (verbatim_source, True)
-    if job.destination is not None:
-        with stage(
-            written,
-            job.destination,
-            progress=lambda done, total: job.clock.tell("write", done / max(1, total)),
-            verbatim=verbatim,
-        ) as staged:
-            yield staged
-    elif is_checked:
-        with (
-            temporary_folder() as folder,
-            stage(written, folder / "model.onnx", durable=False, verbatim=verbatim) as staged,
-        ):
-            yield staged
-    else:
-        yield None

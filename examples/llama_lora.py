@@ -131,8 +131,8 @@ def example(chosen: Options | None = None) -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "adapters.safetensors"
             paddle.static.save_lora(program, file)
-            own, whole = file.stat().st_size / 1e3, model.ByteSize() / 1e3
-        print(f"{len(adapters)} adapters take {own:.0f} kB, the model {whole:.0f} kB")
+            of_adapters, whole = file.stat().st_size / 1e3, model.ByteSize() / 1e3
+        print(f"{len(adapters)} adapters take {of_adapters:.0f} kB, the model {whole:.0f} kB")
     return losses
 
 

@@ -39,9 +39,9 @@ def example(chosen: Options | None = None) -> list[float]:
     text = Text(PAGES)
     program, startup = new_programs(chosen)
     with paddle.static.scope_guard(paddle.static.Scope()), paddle.static.program_guard(program, startup):
-        given = paddle.static.data("text", [None, LENGTH], "int64")
+        characters = paddle.static.data("text", [None, LENGTH], "int64")
         wanted = paddle.static.data("next", [None, LENGTH], "int64")
-        scores = LanguageModel(len(CHARACTERS))(given)
+        scores = LanguageModel(len(CHARACTERS))(characters)
         loss = nn.functional.cross_entropy(scores, paddle.unsqueeze(wanted, 2))
         reading = program.clone(for_test=True)
         clip = nn.ClipGradByGlobalNorm(1.0)
@@ -53,8 +53,8 @@ def example(chosen: Options | None = None) -> list[float]:
             optimizer.amp_init(exe.place, test_program=reading)
         written = text.numbers[:LENGTH]
         for _ in range(40):
-            (found,) = exe.run(reading, feed={"text": written[None, -LENGTH:]}, fetch_list=[scores])
-            written = np.append(written, found[0, -1].argmax())
+            (following,) = exe.run(reading, feed={"text": written[None, -LENGTH:]}, fetch_list=[scores])
+            written = np.append(written, following[0, -1].argmax())
     print(f"after {words(written[:LENGTH])!r} it writes {words(written[LENGTH:])!r}")
     return losses
 

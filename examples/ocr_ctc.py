@@ -33,8 +33,8 @@ def rows(known: Arrays, seed: int) -> Iterator[dict[str, np.ndarray]]:
         for i, count in enumerate(lengths):
             chosen = rng.integers(0, len(images), count)
             starts = np.sort(rng.choice(WIDTH - count * SIDE + 1, count)) + np.arange(count) * SIDE
-            for place, one in zip(starts, chosen, strict=True):
-                image[i, 0, :, place : place + SIDE] += images[one]
+            for place, digit in zip(starts, chosen, strict=True):
+                image[i, 0, :, place : place + SIDE] += images[digit]
             labels[i, :count] = shown[chosen] + 1
         yield {"image": image.astype(np.float32), "labels": labels, "lengths": lengths}
 
@@ -60,7 +60,7 @@ def read(scores: np.ndarray) -> list[int]:
     """Return the classes that columns of scores spell."""
     best = scores.argmax(1)
     changed = np.concatenate([[True], best[1:] != best[:-1]])
-    return [int(one) for one in best[changed] if one != BLANK]
+    return [int(label) for label in best[changed] if label != BLANK]
 
 
 def example(chosen: Options | None = None) -> list[float]:
@@ -86,9 +86,9 @@ def example(chosen: Options | None = None) -> list[float]:
         right = []
         for seed in range(8):
             batch = next(rows(held, seed))
-            found = exe.run(reading, feed={"image": batch["image"]}, fetch_list=[scores])[0].astype(np.float32)
+            score_rows = exe.run(reading, feed={"image": batch["image"]}, fetch_list=[scores])[0].astype(np.float32)
             wanted = [line[:count].tolist() for line, count in zip(batch["labels"], batch["lengths"], strict=True)]
-            right += [read(one) == want for one, want in zip(found, wanted, strict=True)]
+            right += [read(scored) == want for scored, want in zip(score_rows, wanted, strict=True)]
     print(f"{np.mean(right):.1%} of unseen rows are read rightly")
     return losses
 

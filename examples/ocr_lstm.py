@@ -57,8 +57,8 @@ class Recogniser(nn.Layer):
         """Return scores [batch, digits, 10] of images [batch, 1, 8, 8 x digits]."""
         seen = self.look(image)  # [batch, 16, 4, 24]
         columns = paddle.reshape(paddle.transpose(seen, [0, 3, 1, 2]), [0, DIGITS * SIDE // 2, 16 * SIDE // 2])
-        found = paddle.reshape(self.read(columns)[0], [0, DIGITS, SIDE // 2, 2 * HIDDEN])
-        scores: paddle.static.Variable = self.name(paddle.mean(found, axis=2))
+        halves = paddle.reshape(self.read(columns)[0], [0, DIGITS, SIDE // 2, 2 * HIDDEN])
+        scores: paddle.static.Variable = self.name(paddle.mean(halves, axis=2))
         return scores
 
 
@@ -80,8 +80,10 @@ def example(chosen: Options | None = None) -> list[float]:
         if hasattr(optimizer, "amp_init"):  # the test program becomes low, too
             optimizer.amp_init(exe.place, test_program=reading)
         unseen = [next(rows(held, seed)) for seed in range(8)]
-        found = [exe.run(reading, feed=batch, fetch_list=[scores])[0].argmax(2) == batch["shown"] for batch in unseen]
-    right = np.concatenate(found)
+        are_right = [
+            exe.run(reading, feed=batch, fetch_list=[scores])[0].argmax(2) == batch["shown"] for batch in unseen
+        ]
+    right = np.concatenate(are_right)
     print(f"{right.mean():.1%} of unseen digits and {right.all(1).mean():.1%} of whole rows are read rightly")
     return losses
 

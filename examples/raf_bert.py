@@ -189,11 +189,11 @@ def counted(settings: Settings) -> dict[str, int]:
 
     plain = step()
     low = amp.autocast(plain.main, dtype=settings.dtype)
-    found = {"FP32": most_alive(plain.main, plain.loss.name), "AMP": most_alive(low, plain.loss.name)}
+    alive_bytes = {"FP32": most_alive(plain.main, plain.loss.name), "AMP": most_alive(low, plain.loss.name)}
     for level in ("O1", "O2"):
         at_level = step(level)
-        found[level] = most_alive(at_level.main, at_level.loss.name)
-    return found
+        alive_bytes[level] = most_alive(at_level.main, at_level.loss.name)
+    return alive_bytes
 
 
 # ---- both halves, and what to say of them ----
@@ -203,12 +203,12 @@ def in_child(settings: Settings, half: str, folder: pathlib.Path) -> Outcome:
     Raises:
         RuntimeError: it failed; its own message stands on stderr.
     """
-    asked, given = folder / "settings.json", folder / f"{half}.json"
+    asked, answer = folder / "settings.json", folder / f"{half}.json"
     asked.write_text(json.dumps(dataclasses.asdict(settings)))
-    child = subprocess.run([sys.executable, __file__, "--worker", half, asked, given], check=False)
+    child = subprocess.run([sys.executable, __file__, "--worker", half, asked, answer], check=False)
     if child.returncode:
         raise RuntimeError(f"the {half} half failed with exit status {child.returncode}; its message stands above")
-    return Outcome(**json.loads(given.read_text()))
+    return Outcome(**json.loads(answer.read_text()))
 
 
 def compare(settings: Settings) -> None:
@@ -230,9 +230,9 @@ def compare(settings: Settings) -> None:
 
 def count(settings: Settings) -> None:
     """Print what is alive at the same time in every precision."""
-    found = counted(settings)
-    for label, alive in found.items():
-        print(f"{label}: {alive / 2**20:.0f} MB, {100 * alive / found['FP32']:.0f} %")
+    alive_bytes = counted(settings)
+    for label, alive in alive_bytes.items():
+        print(f"{label}: {alive / 2**20:.0f} MB, {100 * alive / alive_bytes['FP32']:.0f} %")
 
 
 # ---- the command line ----
@@ -250,12 +250,12 @@ def arguments(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--number", type=at_least(1), default=10, help="steps that are timed; default: 10")
     parser.add_argument("--seed", type=int, default=1, help="of initial values and data; default: 1")
     parser.add_argument("--count", action="store_true", help="only count what is alive, for every precision")
-    given = vars(parser.parse_args(argv))
-    given.pop("count")
-    preset = TINY if given.pop("tiny") else BASE
-    given |= {name: preset[name] for name in preset if given[name] is None}
-    given["place"] = given["place"] or default_place().device
-    settings = Settings(**given)
+    values = vars(parser.parse_args(argv))
+    values.pop("count")
+    preset = TINY if values.pop("tiny") else BASE
+    values |= {name: preset[name] for name in preset if values[name] is None}
+    values["place"] = values["place"] or default_place().device
+    settings = Settings(**values)
     if fault := settings.bert().fault(settings.sequence):
         parser.error(fault)
     return settings
@@ -277,9 +277,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     try:
         if argv[:1] == ["--worker"]:
-            half, asked, given = argv[1], pathlib.Path(argv[2]), pathlib.Path(argv[3])
+            half, asked, answer = argv[1], pathlib.Path(argv[2]), pathlib.Path(argv[3])
             outcome = work(Settings(**json.loads(asked.read_text())), half)
-            given.write_text(json.dumps(dataclasses.asdict(outcome)))
+            answer.write_text(json.dumps(dataclasses.asdict(outcome)))
         elif "--count" in argv:
             count(arguments([argument for argument in argv if argument != "--count"]))
         else:

@@ -96,8 +96,8 @@ def digits() -> Digits:
     images = (data.images / 16).astype(np.float32)[:, None]
     labels = data.target.astype(np.int64)[:, None]
     order = np.random.default_rng(0).permutation(len(images))
-    kept, held = order[HELD_BACK:], order[:HELD_BACK]
-    return Digits((images[kept], labels[kept]), (images[held], labels[held]))
+    trained, held = order[HELD_BACK:], order[:HELD_BACK]
+    return Digits((images[trained], labels[trained]), (images[held], labels[held]))
 
 
 # ---- the programs ----
@@ -166,12 +166,12 @@ def ends(main: static.Program, onnx: pathlib.Path) -> tuple[static.Variable, sta
 def minimize(network: Network, options: argparse.Namespace) -> Any:
     """Append the training step; return the optimizer, decorated unless the level is fp32."""
     kind = OPTIMIZERS[options.optimizer]
-    made = kind.make(learning_rate=kind.rate if options.lr is None else options.lr)
+    optimizer = kind.make(learning_rate=kind.rate if options.lr is None else options.lr)
     if options.level != "fp32":
-        made = amp.decorate(made, level=options.level, dtype=options.dtype)  # type: ignore[assignment]  # its wrapper
+        optimizer = amp.decorate(optimizer, level=options.level, dtype=options.dtype)  # type: ignore[assignment]  # its wrapper
     with static.program_guard(network.main, network.startup):
-        made.minimize(network.loss, network.startup)
-    return made
+        optimizer.minimize(network.loss, network.startup)
+    return optimizer
 
 
 # ---- training ----
@@ -330,8 +330,8 @@ def positive(text: str) -> int:
 def chosen_place(name: str | None) -> Place:
     """Return where this process computes, after it has joined the others if torchrun has started several."""
     if distributed.is_launched():
-        own = {None: None, "cpu": amp.CPUPlace(), "cuda": CUDAPlace(int(os.environ.get("LOCAL_RANK", "0")))}[name]
-        return distributed.init_parallel_env(own).place
+        own_place = {None: None, "cpu": amp.CPUPlace(), "cuda": CUDAPlace(int(os.environ.get("LOCAL_RANK", "0")))}[name]
+        return distributed.init_parallel_env(own_place).place
     wanted = {None: None, "cpu": amp.CPUPlace(), "cuda": CUDAPlace(0)}[name]
     return default_place() if wanted is None else wanted
 

@@ -241,8 +241,8 @@ def describe(label: str, outcome: Outcome, settings: Settings) -> str:
     if outcome.loss is not None:
         lines.append(f"  Final loss: {outcome.loss:.4g}")
     lines.append(f"  Peak {memory_name(settings)}: {'not known' if outcome.peak is None else megabytes(outcome.peak)}")
-    kept = f"{megabytes(outcome.kept)} kept for the backward pass, " if outcome.kept else ""
-    lines.append(f"  Counted from the program: {kept}{megabytes(outcome.alive)} alive at most")
+    kept_bytes = f"{megabytes(outcome.kept)} kept for the backward pass, " if outcome.kept else ""
+    lines.append(f"  Counted from the program: {kept_bytes}{megabytes(outcome.alive)} alive at most")
     return "\n".join(lines)
 
 
@@ -319,23 +319,23 @@ def arguments(argv: Sequence[str] | None) -> tuple[Settings, pathlib.Path | None
     parser.add_argument("--seed", type=int, default=1, help="of the initial values; default: 1")
     parser.add_argument("--inference", action="store_true", help="forward passes in inference form; no picture")
     parser.add_argument("--out", type=pathlib.Path, metavar="PNG", help=f"the picture; default: {PICTURE}")
-    given = parser.parse_args(argv)
-    if given.amp == "torch" and given.level is not None:
+    parsed = parser.parse_args(argv)
+    if parsed.amp == "torch" and parsed.level is not None:
         parser.error("--level is Paddle's: give --amp paddle with it")
-    place = given.place or default_place().device
+    place = parsed.place or default_place().device
     small = place == "cpu"
     settings = Settings(
         place=place,
-        size=max(2, given.size or (64 if small else 512)),
-        hidden=given.hidden or (32 if small else 256),
-        steps=max(2, given.steps),
-        amp=given.amp,
-        level=given.level or "O1",
-        dtype=given.dtype,
-        inference=given.inference,
-        seed=given.seed,
+        size=max(2, parsed.size or (64 if small else 512)),
+        hidden=parsed.hidden or (32 if small else 256),
+        steps=max(2, parsed.steps),
+        amp=parsed.amp,
+        level=parsed.level or "O1",
+        dtype=parsed.dtype,
+        inference=parsed.inference,
+        seed=parsed.seed,
     )
-    return settings, picture_path(given.out, settings.inference)
+    return settings, picture_path(parsed.out, settings.inference)
 
 
 def positive(text: str) -> int:

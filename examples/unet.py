@@ -95,8 +95,8 @@ def example(chosen: Options | None = None) -> list[float]:
         rng = np.random.default_rng(0)
         for size in SIZES:
             held = batch(rng, size)
-            (found,) = exe.run(judging, feed=held, fetch_list=[scores])
-            right = np.mean((found > 0) == (held["mask"] > 0))
+            (judged,) = exe.run(judging, feed=held, fetch_list=[scores])
+            right = np.mean((judged > 0) == (held["mask"] > 0))
             print(f"{size[0]} x {size[1]}: {right:.1%} of the pixels are judged rightly")
     return losses
 

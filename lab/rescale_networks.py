@@ -115,7 +115,12 @@ def moe() -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
 def vae() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A VAE's decoder like SDXL's: GroupNorm, SiLU, convolutions; large convolutions at the ends of the blocks."""
-    return _Decoder(), {"latent": torch.randn(1, 4, 16, 16, generator=_generator(3))}
+    return _Decoder((64, 64, 32)), {"latent": torch.randn(1, 4, 16, 16, generator=_generator(3))}
+
+
+def vae_wide() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """The same with four times the channels: products, not launches, take the time."""
+    return _Decoder((256, 256, 128)), {"latent": torch.randn(1, 4, 32, 32, generator=_generator(3))}
 
 
 def whisper() -> tuple[nn.Module, dict[str, torch.Tensor]]:
@@ -230,9 +235,8 @@ class _Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class _Decoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    def __init__(self) -> None:
+    def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
-        widths = (64, 64, 32)
         self.enter = nn.Conv2d(4, widths[0], 3, padding=1)
         self.norm = nn.GroupNorm(8, widths[0], eps=1e-6)
         self.attention = _Attention(widths[0], 1)
@@ -256,6 +260,7 @@ NETWORKS: Mapping[str, Network] = {
     "t5": Network(t5, "output projections of feed-forward blocks times 6e4, two channels 8 times that"),
     "moe": Network(moe, "experts' output projections times 6e4, their biases 4e4"),
     "vae": Network(vae, "last convolutions of blocks times 3e4, two channels 6 times that"),
+    "vae_wide": Network(vae_wide, "the same, with 256 and 128 channels in place of 64 and 32, and 32 x 32 latents"),
     "whisper": Network(whisper, "output projections of feed-forward blocks times 3e5, two channels 8 times that"),
 }
 

@@ -42,8 +42,8 @@ def _on_site(link: re.Match[str], source: pathlib.Path, here: str, files: Files)
         return link[0]
     target = posixpath.normpath(posixpath.join(source.parent.as_posix(), link["target"]))
     there = _INSTEAD.get(target, target.removeprefix("docs/") if target.startswith("docs/") else "")
-    found = files.get_file_from_path(there)
-    if found and not found.inclusion.is_excluded():
+    page = files.get_file_from_path(there)
+    if page and not page.inclusion.is_excluded():
         return f"[{link['text']}]({posixpath.relpath(there, posixpath.dirname(here) or '.')}{link['anchor'] or ''})"
     if target.startswith("docs/") and target.endswith(".md"):
         return link[0]  # mkdocs says that it is not there

@@ -104,8 +104,8 @@ class Figure:
     def measured(self, output: str, page: str) -> list[str] | None:
         """Return the same of a command's output, None if something is missing there."""
         if self.text:
-            found = re.search(self.found, output, re.MULTILINE)
-            return list(found.groups()) if found else None
+            match = re.search(self.found, output, re.MULTILINE)
+            return list(match.groups()) if match else None
         if self.block:
             return [line.rstrip() for line in output.strip("\n").splitlines()]
         printed = {_name(line): line for line in output.splitlines() if line.startswith("|")}

@@ -111,7 +111,9 @@ HEAD = (
 def main() -> int:
     """Try the environments that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(one.name for one in ENVIRONMENTS))
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=", ".join(environment.name for environment in ENVIRONMENTS)
+    )
     parser.add_argument("--quick", action="store_true", help="only those that need no torch")
     parser.add_argument(
         "--write", metavar="PAGE", type=pathlib.Path, help="write the rows into the table between its marks on a page"
@@ -125,11 +127,13 @@ def main() -> int:
         faults = missing(options.check.read_text(encoding="utf-8"))
         print("\n".join(faults) or "the table has a row for each environment, as expected")
         return 1 if faults else 0
-    known = {one.name: one for one in ENVIRONMENTS}
+    known = {environment.name: environment for environment in ENVIRONMENTS}
     unknown = [name for name in options.names if name not in known]
     if unknown:
         parser.error(f"there is no environment {unknown[0]!r}; there are {', '.join(known)}")
-    chosen = [known[name] for name in options.names] or [one for one in ENVIRONMENTS if one.quick or not options.quick]
+    chosen = [known[name] for name in options.names] or [
+        environment for environment in ENVIRONMENTS if environment.quick or not options.quick
+    ]
     outcomes = []
     for environment in chosen:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -153,8 +157,10 @@ def with_rows(page: str, rows: Sequence[str]) -> str:
     """
     before, table, after = _parts(page)
     known = [*rows, *table.splitlines()]
-    kept = [row for one in ENVIRONMENTS for row in [row for row in known if row.startswith(one.begin)][:1]]
-    table = "\n".join([HEAD, *kept])
+    latest = [
+        row for environment in ENVIRONMENTS for row in [row for row in known if row.startswith(environment.begin)][:1]
+    ]
+    table = "\n".join([HEAD, *latest])
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
@@ -162,14 +168,15 @@ def missing(page: str) -> list[str]:
     """Return what is wrong with the table of a page: environments without a row, or with another outcome."""
     rows = _parts(page)[1].splitlines()
     faults = []
-    for one in ENVIRONMENTS:
-        row = next((row for row in rows if row.startswith(one.begin)), None)
+    for environment in ENVIRONMENTS:
+        row = next((row for row in rows if row.startswith(environment.begin)), None)
         if row is None:
             faults.append(
-                f"{one.name}: no row; run scripts/fresh_environments.py {one.name!r} --write docs/installation.md"
+                f"{environment.name}: no row; run scripts/fresh_environments.py {environment.name!r} "
+                "--write docs/installation.md"
             )
-        elif not row.endswith(f"| {one.expected} |"):
-            faults.append(f"{one.name}: expected {one.expected!r}, and the row is {row!r}")
+        elif not row.endswith(f"| {environment.expected} |"):
+            faults.append(f"{environment.name}: expected {environment.expected!r}, and the row is {row!r}")
     return faults
 
 
@@ -250,8 +257,8 @@ def _version(python: pathlib.Path, folder: pathlib.Path, package: str) -> str:
 def _runtime(doctor: str) -> str:
     """Return the wheels of ONNX Runtime from what `doctor` says."""
     # Of the table: a warning of several wheels stands above it.
-    found = re.search(r"^\w+ +ONNX Runtime +(?:\S+ \(([^)]*)\)|(.*))", doctor, re.MULTILINE)
-    return (" ".join((found[1] or "").split()) or "none that works") if found else "?"
+    match = re.search(r"^\w+ +ONNX Runtime +(?:\S+ \(([^)]*)\)|(.*))", doctor, re.MULTILINE)
+    return (" ".join((match[1] or "").split()) or "none that works") if match else "?"
 
 
 def _last_line(text: str) -> str:

@@ -68,8 +68,8 @@ def handed_out(section: str) -> frozenset[str]:
     if section == "Tensor":
         graph = importlib.import_module("amp_transpiler.program.program")
         methods = importlib.import_module("amp_transpiler.paddle.tensor.methods")
-        own = (name for name in dir(graph.Variable) if not name.startswith("_"))
-        return frozenset({*own, *methods.METHODS, *methods.PROPERTIES})
+        members = (name for name in dir(graph.Variable) if not name.startswith("_"))
+        return frozenset({*members, *methods.METHODS, *methods.PROPERTIES})
     module = "amp_transpiler.paddle" if section == "paddle" else f"amp_transpiler.paddle.{section}"
     return frozenset(importlib.import_module(module).__all__)
 
@@ -97,10 +97,10 @@ def is_there(path: str) -> bool:
         name = path.removeprefix("Tensor.")
         return name in handed_out("Tensor") or (name.startswith("__") and hasattr(variable, name))
     try:
-        found = operator.attrgetter(path)(importlib.import_module("amp_transpiler.paddle"))
+        member = operator.attrgetter(path)(importlib.import_module("amp_transpiler.paddle"))
     except AttributeError:
         return False
-    return not isinstance(found, Refusal)
+    return not isinstance(member, Refusal)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,26 +128,26 @@ class Count:
 def layer_names(text: str) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Return module -> the names that the page of layers has as available, and those missing with their reasons."""
     parts = re.split(r"^### `paddle\.([\w.]+)`$", text, flags=re.MULTILINE)[1:]
-    found = {}
+    by_module = {}
     for section, body in zip(parts[::2], parts[1::2], strict=True):
         listed, _, table = body.partition("| not available")
         missing = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, flags=re.MULTILINE)
-        found[section] = re.findall(r"`(\w+)`", listed), dict(missing)
-    return found
+        by_module[section] = re.findall(r"`(\w+)`", listed), dict(missing)
+    return by_module
 
 
 def counts(names: dict[str, list[str]]) -> list[Count]:
     """Return the count of each module, those of functions first."""
-    found = []
+    of_modules = []
     for section in SECTIONS:
         missing = [name for name in names[section] if name not in handed_out(section)]
         apart = sum(why_not(name) in APART for name in missing)
         title = section if section in ("paddle", "Tensor") else f"paddle.{section}"
-        found.append(Count(f"`{title}`", len(names[section]), apart, len(names[section]) - len(missing)))
+        of_modules.append(Count(f"`{title}`", len(names[section]), apart, len(names[section]) - len(missing)))
     for module, (here, missed) in layer_names(LAYERS_PAGE.read_text(encoding="utf-8")).items():
         apart = sum(reason in LAYERS_APART for reason in missed.values())
-        found.append(Count(f"`paddle.{module}`", len(here) + len(missed), apart, len(here)))
-    return found
+        of_modules.append(Count(f"`paddle.{module}`", len(here) + len(missed), apart, len(here)))
+    return of_modules
 
 
 def total(found: Sequence[Count]) -> Count:
@@ -162,14 +162,14 @@ def page(names: dict[str, list[str]], asked: Sequence[str]) -> str:
         LookupError: a name is missing without a reason.
     """
     modules = "".join(_module(section, names[section]) for section in SECTIONS)
-    found = counts(names)
+    of_modules = counts(names)
     missed = [name for name in asked if not is_there(name)]
     if unexplained := [name for name in missed if why_not(name.rpartition(".")[2]) is None]:
         raise LookupError(f"no reason is given why there is no {', '.join(unexplained)}: see REASONS")
     counted = f" Here are {len(asked) - len(missed)} of {len(asked)}." + "".join(
         f" `{name}`: {why_not(name.rpartition('.')[2])}." for name in missed
     )
-    rows = "".join(count.row() for count in [*found, total(found)])
+    rows = "".join(count.row() for count in [*of_modules, total(of_modules)])
     return TITLE + rows + ASKED.format(counted=counted, names=" ".join(f"`{_shown(name)}`" for name in asked)) + modules
 
 

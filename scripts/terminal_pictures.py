@@ -98,9 +98,9 @@ def plain_text(output: str) -> str:
 
 def text_of(picture: pathlib.Path) -> str:
     """Return the text that a picture shows."""
-    found = re.search(r"<desc>(.*?)</desc>", picture.read_text(encoding="utf-8"), re.DOTALL)
-    assert found, f"{picture} was not drawn by scripts/terminal_pictures.py"
-    return html.unescape(found[1])
+    match = re.search(r"<desc>(.*?)</desc>", picture.read_text(encoding="utf-8"), re.DOTALL)
+    assert match, f"{picture} was not drawn by scripts/terminal_pictures.py"
+    return html.unescape(match[1])
 
 
 if __name__ == "__main__":

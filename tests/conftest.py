@@ -19,7 +19,7 @@ from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
 from tests import older_onnx, oldest_cases, sleeping_threads
-from tests.counted import Counted
+from tests.counted import Counted, CountedSteps
 from tests.record import Recorder
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
@@ -29,6 +29,7 @@ sleeping_threads.install()  # before any file of tests opens a session
 
 TESTS = pathlib.Path(__file__).resolve().parent
 HOST_DEFAULT = "default"  # of --place: what the host decides
+SLOW = "slow"  # the marker
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
 
@@ -88,12 +89,32 @@ def counted(tmp_path: pathlib.Path) -> Counted:
     return Counted(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def counted_step(tmp_path_factory: pytest.TempPathFactory) -> CountedSteps:
+    """What counts a training step: each once a run, in whichever worker."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # a worker's own folder lies in that of the run
+    shared = folder / "counted-steps"
+    shared.mkdir(exist_ok=True)
+    return CountedSteps(shared)
+
+
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
-    """Leave out the files that have no row in `oldest.toml`, if --oldest says so."""
-    if not config.getoption("--oldest") or not collection_path.is_relative_to(TESTS):
+    """Leave out files none of whose tests would run: without a row in `oldest.toml`, or without a slow test."""
+    if not collection_path.is_relative_to(TESTS):
+        return None
+    if config.getoption("markexpr") == SLOW and collection_path.suffix == ".py" and not _may_be_slow(collection_path):
+        return True
+    if not config.getoption("--oldest"):
         return None
     path = collection_path.relative_to(TESTS.parent).as_posix()
     return None if path == "tests" or oldest_cases.is_wanted(path, folder=collection_path.is_dir()) else True
+
+
+def _may_be_slow(file: pathlib.Path) -> bool:
+    """Whether a file may have slow tests: a file that has some names the marker. Importing all takes ten seconds."""
+    return f"mark.{SLOW}" in file.read_text(encoding="utf-8")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from amp_transpiler.runtime.places import PLACE_VARIABLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "lab" / "launches.py"
+STEP = ROOT / "lab" / "programs" / "counted_step.py"
 MODULES = [ROOT, *(ROOT / folder for folder in ("scripts", "examples", "lab"))]  # as pytest's `pythonpath` has them
 CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, binutils or the CUDA provider
 
@@ -52,3 +54,26 @@ class Counted:
         assert lines, done.stderr[-2000:]
         assert done.returncode == 0, f"{lines[-1]}\n{done.stderr[-2000:]}"
         return json.loads(lines[-1])
+
+
+class CountedSteps:
+    """Training steps of the networks of `lab/programs`, each counted once in a run of the tests.
+
+    Tests of several files ask for the same steps, maybe in several workers: a folder of the run holds the counts.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+
+    def __call__(self, network: str, level: str, dtype: str) -> dict[str, Any]:
+        """Return what `lab/programs/counted_step.py` prints of a step."""
+        if level == "fp32":
+            dtype = "float16"  # such a step has no low format
+        path = self._folder / f"{network}-{level}-{dtype}.json"
+        with path.with_suffix(".lock").open("w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                counts = Counted(self._folder).program(STEP, network, level, dtype, exact_memory=True)
+                path.write_text(json.dumps(counts), encoding="utf-8")
+        counted: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return counted

@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "amp_transpiler"
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDERS = ("amp_transpiler", "examples", "scripts")
 
 WORDS = {"found", "made", "given", "one", "own", "kept"}
 
@@ -62,10 +63,11 @@ def empty_names(tree):
     return list(visit(tree, inside="module"))
 
 
-def test_names_say_what_they_hold():
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_say_what_they_hold(folder):
     wrong = [
-        f"{path.relative_to(PACKAGE)}:{line}: {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for line, name in empty_names(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not wrong, f"name these after what they hold (comparisons, rows, match, ...): {wrong}"

@@ -24,8 +24,8 @@ from amp_transpiler.files.model_file import check_model_file
 from amp_transpiler.garbage import collection_paused
 
 if TYPE_CHECKING:
+    from amp_transpiler.measuring.benchmark import BenchmarkResult
     from amp_transpiler.report import Report
-    from amp_transpiler.runtime.benchmark import BenchmarkResult
 
 __all__ = ["Outcome", "convert"]
 
@@ -163,7 +163,7 @@ def _benchmark(source: Any, file: pathlib.Path, report: Report, inputs: str | No
     """Measure both models. The result is already written, so a failure is only a warning."""
     from amp_transpiler.child_process.child import RUN_ERRORS
     from amp_transpiler.child_process.remote import open_program
-    from amp_transpiler.runtime.benchmark import benchmark
+    from amp_transpiler.measuring.benchmark import benchmark
     from amp_transpiler.runtime.ort import ORT_ERRORS, error_text
     from amp_transpiler.verification.inputs import given_inputs
     from amp_transpiler.verification.synthesis import CannotSynthesise, synthesise_inputs

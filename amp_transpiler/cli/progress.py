@@ -23,6 +23,7 @@ PHASES = (
     "compare",
     "find errors",
     "rescale",
+    "find parts",
     "predict",
     "write",
     "check result",

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.forms import model_of_form
 from amp_transpiler.cost.prediction import predict
 from amp_transpiler.cost.products import ALIGNED
 from amp_transpiler.cost.shapes import Sizes, sizes_of
+from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.targets.devices import Device
@@ -22,10 +24,7 @@ from amp_transpiler.targets.devices import Device
 __all__ = ["Padding", "padded_width", "paddings"]
 
 _TILE = 64  # columns that a kernel for tensor cores computes together
-_TYPE_NAMES = {"float32": "float"}  # where ONNX's text differs
-_PROBE = """<ir_version: 10, opset_import: ["" : 17]> probe ({type}[{rows},{inner}] x, {type}[{inner},{width}] w)
-    => ({type}[{rows},{columns}] y)
-    <int64[1] starts = {{0}}, int64[1] ends = {{{columns}}}, int64[1] axes = {{1}}> {{ {body} }}"""
+_OPSET = 17  # of the products that are priced
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,7 +116,13 @@ def padded_width(columns: int, aligned: int) -> int:
 def _seconds(product: tuple[int, int, int], width: int, low: LowFormat, device: Device) -> float:
     """Return the predicted time of a product by itself, with the Slice behind it where its weight is wider."""
     rows, inner, columns = product
-    type_name = _TYPE_NAMES.get(low.name, low.name)
-    body = "y = MatMul(x, w)" if width == columns else "wide = MatMul(x, w) y = Slice(wide, starts, ends, axes)"
-    text = _PROBE.format(type=type_name, rows=rows, inner=inner, columns=columns, width=width, body=body)
-    return 1e-3 * predict(ir.from_onnx_text(text), device, cuda_graph=True).milliseconds
+
+    def write(builder: GraphBuilder, operands: Sequence[ir.Value]) -> None:
+        result = builder.op("MatMul", operands)
+        if width > columns:
+            start, end, axis = (builder.constant([number]) for number in (0, columns, 1))
+            result = builder.op("Slice", [result, start, end, axis])
+        builder.graph.outputs.append(result)
+
+    model = model_of_form(write, [(low.dtype, (rows, inner)), (low.dtype, (inner, width))], _OPSET)
+    return 1e-3 * predict(model, device, cuda_graph=True).milliseconds

@@ -30,6 +30,7 @@ from amp_transpiler.options.reading import (
     opset_number,
     regular_expression,
     rescale,
+    split_sums,
     state_pair,
     tolerance,
     user_lists,
@@ -60,11 +61,14 @@ if TYPE_CHECKING:
     from amp_transpiler.verification.inputs import Inputs
     from amp_transpiler.verification.user_metric import MetricFunction
 
-__all__ = ["ConversionOptions", "CustomTypes", "Rescale"]
+__all__ = ["ConversionOptions", "CustomTypes", "Rescale", "SplitSums"]
 
 
 Rescale: TypeAlias = Literal["auto", "no"] | Mapping[str, int]
 """`auto` and `no`, or the constants that are multiplied -> the exponents of their powers of two."""
+
+SplitSums: TypeAlias = Literal["auto", "no"] | Mapping[str, int]
+"""`auto` and `no`, or the products that are computed in parts, by node name -> how many parts."""
 
 CustomTypes: TypeAlias = Mapping[str, "str | tuple[Sequence[str], Sequence[str]]"] | str | Collection[str]
 """Operator -> `fp16`, or the types of its inputs and outputs; or texts such as `Scale:[fp16,fp32]:[fp16]`."""
@@ -83,6 +87,18 @@ def _checked_rescale(choice: Rescale) -> Rescale:
 
 def _is_exponent(exponent: object) -> bool:
     return isinstance(exponent, int) and not isinstance(exponent, bool) and abs(exponent) <= _FARTHEST
+
+
+def _checked_split_sums(choice: SplitSums) -> SplitSums:
+    if isinstance(choice, Mapping):
+        from amp_transpiler.precision.split_sums import PARTS  # few calls name products
+
+        if all(count in PARTS and not isinstance(count, bool) for count in choice.values()):
+            return {str(name): count for name, count in choice.items()}
+        raise OptionError(f"split_sums has {choice!r}: expected numbers of parts out of {', '.join(map(str, PARTS))}")
+    if choice in ("auto", "no"):
+        return choice
+    raise OptionError(f"split_sums is {choice!r}: expected 'auto', 'no' or a dict of products and numbers of parts")
 
 
 def _collected_types(pairs: list[tuple[str, str]]) -> dict[str, str] | None:
@@ -538,6 +554,25 @@ class ConversionOptions:
         "results on the samples are equal to the bit; `no`: never; a dict: these constants, by name -> the exponent "
         "of the power, as `Report.rescaled` has them.",
         check=_checked_rescale,
+        held_as=("word", "counts"),
+        auto_only=True,
+    )
+    split_sums: SplitSums = option(
+        "auto",
+        group="decide",
+        flags=("--split-sums",),
+        metavar="auto|no",
+        read=split_sums,
+        text="Compute a product in 2 to 16 parts in lower precision, each over some of its terms, and add these up in "
+        "float32, where the target adds up in the 16-bit format itself and the whole product overflows or loses too "
+        "much inside. `auto` (default): level auto with runs on samples, where that costs less in bytes, "
+        "multiplications and kernels than float32, and the result is smaller for it; `no`: never.",
+        python="Compute a product in 2 to 16 parts in lower precision, each over some of its terms, and add these up "
+        "in float32, where the target adds up in the 16-bit format itself and the whole product overflows or loses too "
+        "much inside. `auto` (default): level auto with runs on samples, where that costs less in bytes, "
+        "multiplications and kernels than float32, and the result is smaller for it; `no`: never; "
+        "a dict: these products, by node name -> how many parts, as `Report.in_parts` has them.",
+        check=_checked_split_sums,
         held_as=("word", "counts"),
         auto_only=True,
     )

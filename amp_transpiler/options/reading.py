@@ -27,6 +27,7 @@ __all__ = [
     "opset_number",
     "regular_expression",
     "rescale",
+    "split_sums",
     "state_pair",
     "tolerance",
     "user_lists",
@@ -64,6 +65,11 @@ def rescale(text: str) -> str:
     if text not in ("auto", "no"):
         raise argparse.ArgumentTypeError(f"{text!r} is unknown: expected auto or no")
     return text
+
+
+def split_sums(text: str) -> str:
+    """Return whether products may be computed in parts."""
+    return rescale(text)
 
 
 def custom_op_types(text: str) -> tuple[str, str]:

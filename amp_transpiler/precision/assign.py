@@ -231,7 +231,7 @@ class _Assigner:
     ) -> Assignment:
         """Return the assignment that follows from decisions about every node."""
         policy = self._policy
-        decisions = self._for_engines(decisions)
+        decisions = self._with_reasons_of_parts(self._for_engines(decisions))
         assignment = Assignment(
             policy.low,
             decisions=decisions,
@@ -241,6 +241,7 @@ class _Assigner:
             constants=policy.constants,
             masks=self.masks.uses,
             row_sums=self._row_sums(decisions),
+            parts=self._parts(decisions),
         )
         decide_values(self._model, policy, assignment, low_ports)
         return assignment
@@ -253,6 +254,27 @@ class _Assigner:
 
         changed = {node: Decision("high", reason) for node, reason in before_recurrences(decisions)}
         return {**decisions, **changed} if changed else decisions
+
+    def _parts(self, decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, int]:
+        parts = self._policy.parts
+        low = (node for node, decision in decisions.items() if parts and decision.precision == "low")
+        return {node: parts[str(node.name)].count for node in low if self._is_in_parts(node)}
+
+    def _with_reasons_of_parts(self, decisions: dict[ir.Node, Decision]) -> dict[ir.Node, Decision]:
+        """Return the decisions with a word on the products that are low in parts only."""
+        parts = {node: self._policy.parts[str(node.name)] for node in self._parts(decisions)}
+        reasons = {node: Reason("in-parts", {"parts": way.count, "fault": way.fault}) for node, way in parts.items()}
+        changed = {node: dataclasses.replace(decisions[node], reason=reason) for node, reason in reasons.items()}
+        return {**decisions, **changed} if changed else decisions
+
+    def _is_in_parts(self, node: ir.Node) -> bool:
+        """Whether a product is computed in parts where it is low."""
+        way = self._policy.parts.get(str(node.name))
+        if way is None:
+            return False
+        from amp_transpiler.precision.split_sums import may_split  # few products are
+
+        return may_split(node, way.count, opset_of(self._model, ""))
 
     def _row_sums(self, decisions: Mapping[ir.Node, Decision]) -> dict[ir.Node, RowSum]:
         low = [node for node, decision in decisions.items() if decision.precision == "low"]
@@ -470,6 +492,10 @@ class _Assigner:
         constraint = self._constraints.of(node)
         if constraint.no_schema and (form := self._rules.form_without_schema(node)) is not None:
             return Constraint(form)
+        if constraint.form is not None and self._is_in_parts(node):
+            from amp_transpiler.precision.split_sums import PART_FORM
+
+            return Constraint(PART_FORM)
         return constraint
 
     def _unsupported(self, node: ir.Node, constraint: Constraint) -> Decision:

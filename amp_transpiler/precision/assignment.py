@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.walk import ControlPort
-from amp_transpiler.precision.constraints import LowForm
+from amp_transpiler.precision.constraints import LowForm, is_float32
 from amp_transpiler.precision.reasons import Reason
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Assignment:
         masks: (node, index) of constants that are masks: their "minus infinity" becomes half the format's largest
             magnitude, whatever the precision of the node.
         row_sums: low sums over rows -> the product that each is to be written as, since no kernel computes it right.
+        parts: low products -> in how many parts each is to be computed, whose results are added up in float32.
     """
 
     low: LowFormat
@@ -76,6 +77,24 @@ class Assignment:
     constants: ConstantStorage = "offline"
     masks: frozenset[tuple[ir.Node, int]] = frozenset()
     row_sums: Mapping[ir.Node, RowSum] = dataclasses.field(default_factory=dict)
+    parts: Mapping[ir.Node, int] = dataclasses.field(default_factory=dict)
+
+    def with_parts(self, operands: Iterable[ir.Node], sums: Iterable[ir.Node]) -> Assignment:
+        """Return the assignment of the program in which the products in parts are written so.
+
+        Args:
+            operands: the nodes that rearrange operands, and the parts themselves.
+            sums: the nodes that add up.
+        """
+        reason = Reason("part-of-sum")
+        decisions = {node: decision for node, decision in self.decisions.items() if node not in self.parts}
+        low_values = set(self.low_values)
+        for node in operands:
+            inputs = frozenset(index for index, value in enumerate(node.inputs) if is_float32(value))
+            decisions[node] = Decision("low", reason, LowForm(inputs, frozenset((0,))))
+            low_values.add(node.outputs[0])
+        decisions.update(dict.fromkeys(sums, Decision("high", reason)))
+        return dataclasses.replace(self, decisions=decisions, low_values=low_values, parts={})
 
     def lower_port(self, port: ControlPort) -> None:
         """Make the values of a port low, on both sides."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from amp_transpiler.precision.custom_types import PortTypes
     from amp_transpiler.precision.evidence import Evidence
 
-__all__ = ["Float64Choice", "Objective", "Policy", "Settled"]
+__all__ = ["Float64Choice", "InParts", "Objective", "Policy", "Settled"]
 
 Objective: TypeAlias = Literal["rules", "low", "time", "balance"]
 """What decides about nodes that may be either; see `Policy`."""
@@ -41,6 +41,19 @@ class Settled:
 
     precision: Literal["low", "high"]
     reason: Reason
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InParts:
+    """How a product is computed where it is low: in parts that are added up in float32.
+
+    Attributes:
+        count: how many.
+        fault: what is wrong with the whole product in the low format, in words.
+    """
+
+    count: int
+    fault: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,7 @@ class Policy:
         float32_inputs: operator -> the inputs, by index, that stay float32 though others of it are low.
         opset: the version of ONNX's own domain to convert to; None: the source's, or a higher one with more low nodes.
         low_io: names of graph inputs and outputs that become low themselves.
+        parts: product, by node name -> in how many parts it is computed where it is low, and why.
         forced_high: node name -> reason, for nodes that stay float32 whatever the rules say.
         settled: node name -> its precision, for nodes that were decided before: by a recipe, or by a search.
         parameters: names of the graph inputs of a training program that hold parameters.
@@ -113,6 +127,7 @@ class Policy:
     custom_types: Mapping[str, PortTypes] = dataclasses.field(default_factory=dict)
     opset: int | None = None
     low_io: frozenset[str] = frozenset()
+    parts: Mapping[str, InParts] = dataclasses.field(default_factory=dict)
     forced_high: Mapping[str, Reason] = dataclasses.field(default_factory=dict)
     settled: Mapping[str, Settled] = dataclasses.field(default_factory=dict)
     parameters: frozenset[str] = frozenset()

@@ -73,9 +73,11 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "kernel": {
             "before-recurrence": "{operator} '{node}' is float32 and reads it: TensorRT builds none whose sequence was "
             "cast",
+            "in-parts": "computed in {parts} parts, added up in float32: {fault}",
             "mean-beyond-range": "CUDA's {operator} sums {terms} {low} numbers before it divides; means may reach "
             "{mean:.3g}, whose sum is beyond {most:.4g}",
             "no-kernel": "no {low} kernel for {operator}-{version} on {target}",
+            "part-of-sum": "a part of a product, or of its sum",
             "seen-mean-beyond-range": "CUDA's {operator} sums {terms} {low} numbers before it divides; {headroom:g} "
             "times the mean of the data is {mean:.3g}, whose sum is beyond {most:.4g}",
             "wrong-kernel": "{operator} in {low} {fault} ({device}, ONNX Runtime {release})",

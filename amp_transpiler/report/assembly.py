@@ -36,11 +36,12 @@ def assemble(facts: Facts, destination: pathlib.Path | None, clock: Clock | None
         system=task.system,
         asked=task.asked,
         is_copy=task.is_copy,
-        settings={**task.settings, **facts.optimization.settings, **facts.rescaling.settings},
+        settings={**task.settings, **facts.optimization.settings, **facts.rescaling.settings, **facts.parting.settings},
         destination=None if destination is None else str(destination),
         # what runs showed
         fused=dict(facts.optimization.fused),
         rescaled=dict(facts.rescaling.exponents),
+        in_parts=dict(facts.parting.parts),
         outputs=dict(compared.outputs),
         repaired=compared.repaired,
         frontier=compared.frontier,

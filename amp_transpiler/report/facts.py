@@ -26,6 +26,7 @@ __all__ = [
     "FileCheck",
     "Findings",
     "Optimization",
+    "Parting",
     "Prediction",
     "Rescaling",
     "SeenNodes",
@@ -125,6 +126,24 @@ class Rescaling:
     def settings(self) -> dict[str, dict[str, int]]:
         """The options by which a recipe does the same again."""
         return {"rescale": dict(self.exponents)} if self.exponents else {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parting:
+    """Says which products are computed in parts that are added up in float32.
+
+    Attributes:
+        parts: product, by node name -> how many parts.
+        notes: what was done in words.
+    """
+
+    parts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, dict[str, int]]:
+        """The options by which a recipe does the same again."""
+        return {"split_sums": dict(self.parts)} if self.parts else {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -240,6 +259,7 @@ class Facts:
         optimization: what was fused before the decision (`optimize_source`, `prepare_program`, `decide_and_compare`).
         preparation: what the preparation tells the user (`prepare_program`).
         rescaling: what was rescaled before the decision (`decide_and_compare`).
+        parting: which products are computed in parts (`decide_and_compare`).
         comparison: what runs showed (`decide_and_compare`).
         judgement: what that tells the user (`decide_and_compare`).
         description: what the result is (`describe`, `copy_unchanged`, `leave_needless`).
@@ -257,6 +277,7 @@ class Facts:
     optimization: Optimization = Optimization()
     preparation: Findings = Findings()
     rescaling: Rescaling = Rescaling()
+    parting: Parting = Parting()
     comparison: Comparison = Comparison()
     judgement: Findings = Findings()
     description: Description = dataclasses.field(init=False)
@@ -282,7 +303,7 @@ class Facts:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know, those of the program first, then by stage."""
-        before = (self.task, self.optimization.findings, self.preparation, self.rescaling, self.judgement)
+        before = (self.task, self.optimization.findings, self.preparation, self.rescaling, self.parting, self.judgement)
         after = (*(() if self.seen is None else (self.seen,)), self.file_check.findings)
         stages = (self.description, *(() if self.description.replaces_notes else before), *after)
         return tuple(note for stage in stages for note in stage.notes)

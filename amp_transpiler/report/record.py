@@ -234,6 +234,7 @@ class ReportRecord:
     notes: tuple[str, ...] = ()
     fused: dict[str, int] = dataclasses.field(default_factory=dict)
     rescaled: dict[str, int] = dataclasses.field(default_factory=dict)
+    in_parts: dict[str, int] = dataclasses.field(default_factory=dict)
     repaired: tuple[str, ...] = ()
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0

@@ -11,11 +11,11 @@ from amp_transpiler.report.comparison import OutputComparison
 __all__ = [
     "CopyCount",
     "DecisionChange",
-    "Departure",
     "FaultChange",
     "Fusion",
     "OperatorCount",
     "PlacementChange",
+    "ReleaseDeparture",
     "ReleaseDifference",
     "ReleaseRun",
     "RunDifference",
@@ -158,7 +158,7 @@ class Fusion:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class ReleaseDeparture:
     """A node at which the results of both releases part.
 
     Attributes:
@@ -208,7 +208,7 @@ class RunDifference:
     excess: float = 0.0
     operators: tuple[OperatorCount, ...] = ()
     fusions: tuple[Fusion, ...] = ()
-    departures: tuple[Departure, ...] = ()
+    departures: tuple[ReleaseDeparture, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -14,11 +14,11 @@ from amp_transpiler.phrases import counted, first_few
 from amp_transpiler.report.page_table import Column, PageTable, table_of
 from amp_transpiler.report.release_difference import (
     DecisionChange,
-    Departure,
     FaultChange,
     Fusion,
     OperatorCount,
     PlacementChange,
+    ReleaseDeparture,
     ReleaseDifference,
     ReleaseRun,
     RunDifference,
@@ -209,7 +209,7 @@ def fusions_table(run: RunDifference) -> PageTable:
 
 def departures_table(run: RunDifference) -> PageTable:
     """Return where results part."""
-    columns: list[Column[Departure]] = [
+    columns: list[Column[ReleaseDeparture]] = [
         Column("sessions", lambda row: "with optimizations" if row.optimized else "without optimizations"),
         Column("first result that differs", lambda row: "by rounding" if row.rounding else "beyond rounding"),
         Column("node", lambda row: row.node, code=True),

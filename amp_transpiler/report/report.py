@@ -63,6 +63,8 @@ class Report(ReportRecord):
         fused: operators that `fuse` or ONNX Runtime's optimizer put in -> how many; empty without both.
         rescaled: constants, or attributes of nodes, that were multiplied by powers of two -> the exponents; see
             `--rescale`.
+        in_parts: products, by node name, that are computed in parts added up in float32 -> how many; see
+            `--split-sums`.
         repaired: nodes made float32 because the first result was not accurate enough.
         settings: the options that differ from their defaults, as a recipe holds them.
         seconds: wall-clock time of the whole conversion.

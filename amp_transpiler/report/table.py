@@ -32,7 +32,7 @@ from amp_transpiler.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from amp_transpiler.runtime.benchmark import BenchmarkResult
+    from amp_transpiler.measuring.benchmark import BenchmarkResult
 
 __all__ = [
     "benchmark_table",

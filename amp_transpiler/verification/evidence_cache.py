@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _RECORDS = Records("evidence")
 _OUTCOMES = Records("outcome")
 _FORMAT = 7  # raised when what is measured changes
-_SEARCH = 6  # raised when a search comes to other outcomes
+_SEARCH = 7  # raised when a search comes to other outcomes
 
 
 def remembered_evidence(

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.conversion import Conversion, candidate_of, convert
@@ -24,12 +25,13 @@ from amp_transpiler.precision.settled_decisions import settled_by
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import FrontierPoint, OutputComparison
 from amp_transpiler.runtime.ort import error_text
+from amp_transpiler.targets.arithmetic import CUDA_TABLE
 from amp_transpiler.verification.amplifier import ancestors_of
 from amp_transpiler.verification.bound_search import Trial, turn
 from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.conversions import Conversions, Found, Measured
 from amp_transpiler.verification.evidence_cache import Outcome, Outcomes, remembered_evidence
-from amp_transpiler.verification.sensitivity import collect_evidence
+from amp_transpiler.verification.sensitivity import collect_evidence, low_forms
 
 __all__ = ["Found", "best_conversion", "worst_error"]
 
@@ -178,10 +180,22 @@ def _evidence(conversions: Conversions, notes: list[str], *, cache: bool) -> Evi
     words = (policy.low.name, policy.target.name, policy.target.ort, str(conversions.reference.given))
     try:
         feeds = conversions.feeds()
-        return remembered_evidence(conversions.prepared, feeds, words, collect) if cache else collect()
+        evidence = remembered_evidence(conversions.prepared, feeds, words, collect) if cache else collect()
+        return _as_on_device(evidence, conversions, feeds)
     except _NOT_RUN as error:
         notes.append(f"what each node adds to the error is not known: {error_text(error)}")
         return Evidence()
+
+
+def _as_on_device(evidence: Evidence, conversions: Conversions, feeds: Sequence[Mapping[str, Any]]) -> Evidence:
+    """Return evidence with the sums that overflow inside, on a device that adds up in the low format."""
+    arithmetic, policy = conversions.arithmetic, conversions.policy
+    if arithmetic is None or arithmetic.table == CUDA_TABLE:
+        return evidence
+    from amp_transpiler.verification.inner_sums import with_overflows_inside  # for few targets
+
+    forms = low_forms(conversions.prepared.model, policy.target, policy.low)
+    return with_overflows_inside(evidence, conversions.prepared, policy.low, forms, feeds, arithmetic)
 
 
 class _Search:

@@ -45,8 +45,10 @@ def page() -> str:
     rows = listed()
     parts = [_HEAD]
     for topic in topics():
-        found = [row for row in rows if topic_of(row.module, row.kind) == topic["anchor"]]
-        parts.append(f"## {topic['title']}\n\n{topic['cause']}\n\n**What to do:** {topic['remedy']}\n\n{_table(found)}")
+        of_topic = [row for row in rows if topic_of(row.module, row.kind) == topic["anchor"]]
+        parts.append(
+            f"## {topic['title']}\n\n{topic['cause']}\n\n**What to do:** {topic['remedy']}\n\n{_table(of_topic)}"
+        )
     return "\n".join(parts)
 
 

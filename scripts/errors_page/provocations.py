@@ -13,13 +13,13 @@ TABLE = PACKAGE.parent / "tests" / "cli" / "provoked.tsv"
 
 def provocations(path: pathlib.Path = TABLE) -> dict[str, str]:
     """Return the class and text of a message -> the test that provokes it, without the test's parameters."""
-    found = {}
+    tests = {}
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
             key, _, test = line.partition("\t")
             message = key.split(" ", 1)[1] if key.split(": ", 1)[0].count(" ") else key
-            found[message.replace("ArgumentTypeError: ", "OptionError: ")] = test.partition("[")[0]
-    return found
+            tests[message.replace("ArgumentTypeError: ", "OptionError: ")] = test.partition("[")[0]
+    return tests
 
 
 def unprovoked() -> list[str]:

@@ -92,12 +92,12 @@ def _all_raised() -> tuple[Raised, ...]:
 
 def listed() -> list[Raised]:
     """Return the messages that users may see: those of our classes, and Python's own where functions are public."""
-    found = []
+    messages = []
     for row in all_raised():
         public = row.module.startswith(_PUBLIC) and f"{row.module} {row.kind}" not in _BESIDE
         if row.kind in OURS or public:
-            found.append(dataclasses.replace(row, kind=row.kind.replace("ArgumentTypeError", "OptionError")))
-    return found
+            messages.append(dataclasses.replace(row, kind=row.kind.replace("ArgumentTypeError", "OptionError")))
+    return messages
 
 
 def raised_at(rows: list[Raised], module: str, line: int) -> Raised | None:
@@ -135,13 +135,13 @@ def _row(module: str, kind: str, text: str, node: ast.expr | ast.stmt) -> Raised
 
 def _constants(tree: ast.Module) -> dict[str, str]:
     """Return the texts that a module gives a name."""
-    found = {}
+    texts = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             text = _template(node.value, {}) if isinstance(node.value, (ast.Constant, ast.JoinedStr)) else ""
             if isinstance(node.value, (ast.JoinedStr, ast.Constant)) and text:
-                found[node.targets[0].id] = text
-    return found
+                texts[node.targets[0].id] = text
+    return texts
 
 
 def _texts(node: ast.expr, known: dict[str, str]) -> Iterator[str]:

@@ -14,7 +14,6 @@ from programs import leftover, ours, training_page
 from programs.sizes import NETWORKS, feeds_of, small
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-STEP = ROOT / "lab" / "programs" / "counted_step.py"
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -132,10 +131,10 @@ def test_the_page_says_what_was_measured_and_how():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["raf", "rocm", "resnet18", "transformer"])
 @pytest.mark.parametrize("level", ["fp32", "O1", "O2"])
-def test_predicted_launches_and_copies_are_those_counted(counted, name, level):
-    found = counted.program(STEP, name, level, "float16", exact_memory=True)
-    assert found["predicted_launches"] == found["launches"]
-    assert found["copied"] == found["memcpy"].get("DtoD", {"bytes": 0})["bytes"]
+def test_predicted_launches_and_copies_are_those_counted(counted_step, name, level):
+    step = counted_step(name, level, "float16")
+    assert step["predicted_launches"] == step["launches"]
+    assert step["copied"] == step["memcpy"].get("DtoD", {"bytes": 0})["bytes"]
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import pytest
 
 from amp_transpiler import Session, paddle
 from amp_transpiler.errors import InputError, ModelError, OptionError
+from amp_transpiler.measuring.node_times import node_times
 from amp_transpiler.paddle import io, metric, nn, optimizer, static
 from amp_transpiler.paddle.argument_checks import checked
 from amp_transpiler.paddle.building import program_of
 from amp_transpiler.paddle.nn import functional as F
-from amp_transpiler.runtime.node_times import node_times
 from amp_transpiler.runtime.places import CPUPlace
 
 HERE = r"\(at \S*test_argument_checks\.py:\d+\)"

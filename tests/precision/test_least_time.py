@@ -12,6 +12,7 @@ from amp_transpiler.cost import find_device, predict
 from amp_transpiler.precision import least_time as module
 from amp_transpiler.precision.assign import open_choices
 from amp_transpiler.precision.ranges import RangeFaults
+from amp_transpiler.precision.reasons import Reason
 from amp_transpiler.systems.choice import Request, choose_policy
 from tests.support import parse
 
@@ -112,3 +113,21 @@ def test_neither_float32_nor_the_other_aim_is_predicted_faster(seed):
         convert(program, policy, ranges)
         times[objective] = predict(program.model, find_device("H100"), fuse=True).milliseconds
     assert times["time"] <= (1 + module.LEAST_GAIN) * min(times.values())
+
+
+def test_a_node_that_must_be_float32_is_priced_in_float32(monkeypatch):
+    priced_low = []
+
+    class Seen(module._Run):
+        def __init__(self, choices, priced, plain, fixed):
+            super().__init__(choices, priced, plain, fixed)
+            priced_low.append({node.name for node in fixed})
+
+    monkeypatch.setattr(module, "_Run", Seen)
+    wide, model = choose_policy(Request(level="auto")), small_net(1)
+    policy = dataclasses.replace(wide, objective="time", forced_high={"n0": Reason("update")})
+    program = amp.load(model)
+    prepare(program, policy, RangeFaults(policy.low))
+    open_choices(program.model, policy)
+    assert len(priced_low) == 1
+    assert "n0" not in priced_low[0]

@@ -5,11 +5,11 @@ import dataclasses
 from amp_transpiler.report.release_difference import (
     CopyCount,
     DecisionChange,
-    Departure,
     FaultChange,
     Fusion,
     OperatorCount,
     PlacementChange,
+    ReleaseDeparture,
     ReleaseDifference,
     ReleaseRun,
     RunDifference,
@@ -48,7 +48,7 @@ def ran(*runs):
 
 
 def departure(node, error, *, optimized=False, rounding=False):
-    return Departure(node=node, op="Resize", value="v", error=error, optimized=optimized, rounding=rounding)
+    return ReleaseDeparture(node=node, op="Resize", value="v", error=error, optimized=optimized, rounding=rounding)
 
 
 TABLES = dataclasses.replace(

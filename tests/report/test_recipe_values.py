@@ -27,6 +27,7 @@ WRONG = {
     "keep_io_types": [5, 1.5, [1], {"x": 1}, float("nan")],
     "amp_lists": [5, "x", {"white": 3}, {"white": "MatMul"}, {"black": [1, 2]}, {"foo": ["x"]}],
     "rescale": [5, True, [], {"x": "y"}, {"x": 1.5}, {"x": True}],
+    "split_sums": [5, True, [], {"x": "y"}, {"x": 1.5}, {"x": True}],
     "opset": [1.5, True, "x", [], float("inf")],
     "state": [5, "x", ["x"], {"x": 1}, True],
     "float32_inputs": [5, "x:1", ["x:1"], {"x": 1}, {"x": [1]}, True],

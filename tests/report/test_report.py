@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from amp_transpiler.measuring.benchmark import CPU_TIMES, BenchmarkResult, Profile
+from amp_transpiler.measuring.node_times import OperatorTime
 from amp_transpiler.report import DecisionRow, OutputComparison, PredictedTimes, Report
 from amp_transpiler.report.as_html import page
 from amp_transpiler.report.as_json import dump, package_versions, report_as_dict
@@ -24,8 +26,6 @@ from amp_transpiler.report.table import (
     summary,
 )
 from amp_transpiler.report.wording import human_number, percent, reasons, remarks
-from amp_transpiler.runtime.benchmark import CPU_TIMES, BenchmarkResult, Profile
-from amp_transpiler.runtime.node_times import OperatorTime
 
 HOSTILE = "<script>alert('x')</script>&\x1b[31m\n[bold]"
 

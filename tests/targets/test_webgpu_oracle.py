@@ -97,6 +97,18 @@ def test_no_node_is_better_emulated_than_it_is(oracle, tmp_path, name):
     assert rms(real[both] - exact[both]) <= 1.25 * rms(emulated[both] - exact[both])
 
 
+@pytest.mark.parametrize("parts", [8, 16])
+def test_products_in_parts_are_emulated_to_the_bit(oracle, tmp_path, parts):
+    model, feeds = accumulator_case()
+    report = amp.transpile(model, target="webgpu", inputs=feeds, split_sums={"MatMul_y": parts}, prefer="size")
+    assert report.in_parts == {"MatMul_y": parts}
+    amp.save(report.program, tmp_path / "parts.onnx")
+    program = amp.emulate(simulated(report.program, WEB, {key: x.shape for key, x in feeds.items()}).program)
+    with amp.Session(program, amp.CPUPlace(), emulate=False) as session:
+        emulated = session.run(feeds)[0]
+    np.testing.assert_array_equal(oracle.run(tmp_path / "parts.onnx", feeds)["y"], emulated)
+
+
 def parse_wide(types, shapes, text):
     wide = types.replace("float16", "float")
     return parse(f"({wide}) => (float[{','.join('ABCD'[: len(shapes[0])])}] y) {{ {text} }}", opset=17)

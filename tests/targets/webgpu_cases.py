@@ -79,8 +79,24 @@ def wide_stream():
     return model, {"x": x}
 
 
+def parted_convolution():
+    """A 1x1 convolution of few pixels with large means, whose partial sums reach beyond float16."""
+    rng, channels = np.random.default_rng(4), 4096
+    signs = np.where(np.arange(channels) < channels * 0.6, 1.0, -1.0).reshape(1, channels, 1, 1)
+    kernels = (signs + rng.normal(0, 0.05, (256, channels, 1, 1))).astype(np.float32)
+    x = (30 + rng.normal(0, 5, (1, channels, 2, 2))).astype(np.float32)
+    model = parse(
+        f"(float[1,{channels},2,2] x) => (float[1,256,2,2] y) {{ y = Conv (x, w, b) }}",
+        opset=17,
+        w=kernels,
+        b=rng.normal(0, 1, 256).astype(np.float32),
+    )
+    return model, {"x": x}
+
+
 CASES = {
     "a product": accumulator_case,
+    "a convolution": parted_convolution,
     "a normalisation": written_out_norm,
     "a pooled gate": pooled_gate,
     "a residual stream": wide_stream,

@@ -1,16 +1,10 @@
 """Launches and device memory of whole training steps, counted without a GPU; the networks are in `lab/programs`."""
 
 import dataclasses
-import functools
-import pathlib
 
 import pytest
 
-from tests.counted import Counted
-
 pytestmark = pytest.mark.slow
-
-STEP = pathlib.Path(__file__).resolve().parents[2] / "lab" / "programs" / "counted_step.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,29 +30,17 @@ ROWS = {
 }
 
 
-@pytest.fixture(scope="module")
-def step(tmp_path_factory):
-    """What a step launches, and the most bytes that its tensors take."""
-    counted = Counted(tmp_path_factory.mktemp("steps"))
-
-    @functools.cache
-    def count(network, level, dtype):
-        found = counted.program(STEP, network, level, dtype, exact_memory=True)
-        return found["launches"], found["memory"]["in_use_peak"]
-
-    return count
-
-
 @pytest.mark.parametrize("network", ROWS)
-def test_a_step_launches_few_kernels_and_takes_less_memory_than_float32(step, network):
+def test_a_step_launches_few_kernels_and_takes_less_memory_than_float32(counted_step, network):
     row = ROWS[network]
-    launches, memory = step(network, row.level, "float16")
-    _, whole = step(network, "fp32", "float32")
-    assert launches <= row.launches
-    assert memory <= row.memory * whole
+    low = counted_step(network, row.level, "float16")
+    wide = counted_step(network, "fp32", "float32")
+    assert low["launches"] <= row.launches
+    assert low["memory"]["in_use_peak"] <= row.memory * wide["memory"]["in_use_peak"]
 
 
 @pytest.mark.parametrize("network", ["raf", "transformer"])
-def test_bfloat16_takes_no_more_launches_than_float16(step, network):
+def test_bfloat16_takes_no_more_launches_than_float16(counted_step, network):
     level = ROWS[network].level
-    assert step(network, level, "bfloat16")[0] <= step(network, level, "float16")[0]
+    launches = {dtype: counted_step(network, level, dtype)["launches"] for dtype in ("bfloat16", "float16")}
+    assert launches["bfloat16"] <= launches["float16"]

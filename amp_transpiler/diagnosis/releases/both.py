@@ -26,7 +26,7 @@ from amp_transpiler.files.staging import temporary_folder
 from amp_transpiler.ops.kinds import RANDOM
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.comparison import OutputComparison
-from amp_transpiler.report.release_difference import Departure, ReleaseRun, RunDifference, Which
+from amp_transpiler.report.release_difference import ReleaseDeparture, ReleaseRun, RunDifference, Which
 from amp_transpiler.runtime.feeds import check_feeds, model_inputs
 from amp_transpiler.runtime.ort import CPU_PROVIDER, error_text
 from amp_transpiler.verification.compare import compare_outputs
@@ -169,7 +169,7 @@ class Both:
 
     def _departures(
         self, opened: _Opened, model: onnx.ModelProto, graphs: tuple[onnx.GraphProto, onnx.GraphProto], program: Program
-    ) -> Iterator[Departure]:
+    ) -> Iterator[ReleaseDeparture]:
         """Yield where results part without optimizations, and then with the default ones."""
         plain = plain_copy(program)
         fetchable, low = _fetchable(model, plain), dtype_of(plain)

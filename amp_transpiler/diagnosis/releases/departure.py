@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 
-from amp_transpiler.report.release_difference import Departure
+from amp_transpiler.report.release_difference import ReleaseDeparture
 
 __all__ = ["RunBoth", "departures"]
 
@@ -76,7 +76,7 @@ def departures(
     *,
     optimized: bool,
     coarsest: str = "float32",
-) -> Iterator[Departure]:
+) -> Iterator[ReleaseDeparture]:
     """Yield the first result that differs at all, and the first that differs by more than rounding.
 
     Args:
@@ -84,7 +84,7 @@ def departures(
         values: names of results that are looked at, in the order of computation.
         folder: where files of the model are written; data files that it names lie there.
         run_both: runs a file.
-        optimized: what `Departure.optimized` says.
+        optimized: what `ReleaseDeparture.optimized` says.
         coarsest: the coarsest type of floats in the model: what is computed from such numbers has their rounding.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
@@ -95,7 +95,7 @@ def departures(
         is_rounding = pair.is_rounding(coarsest)
         if not differs or not is_rounding:
             node = makers[name]
-            yield Departure(
+            yield ReleaseDeparture(
                 node=node.name or name,
                 op=node.op_type if not node.domain else f"{node.domain}::{node.op_type}",
                 value=name,

@@ -116,12 +116,8 @@ def broadcast_shape(x_shape: Sequence[int], y_shape: Sequence[int]) -> list[int]
         x_size, y_size = (s[position] if len(s) >= -position else 1 for s in (x_shape, y_shape))
         if 1 not in (x_size, y_size) and -1 not in (x_size, y_size) and x_size != y_size:
             raise InputError(f"broadcast_shape: {list(x_shape)} and {list(y_shape)} do not broadcast")
-        if x_size == 1:
-            sizes.append(y_size)
-        elif y_size == 1 or x_size != -1:
-            sizes.append(x_size)
-        else:
-            sizes.append(y_size)
+        is_of_y = x_size == 1 or (x_size == -1 and y_size != 1)
+        sizes.append(y_size if is_of_y else x_size)
     return sizes
 
 

@@ -8,7 +8,9 @@ take as many steps, so terms are added in blocks, each of them exact. What a sha
 - *overflow*: inside a block a sum reaches at most what it was, and all positive (or all negative) terms of the block
   more. Where that is beyond the format the total becomes infinite.
 
-So what overflows on a device, in the order of its terms, overflows here. Sums of at most 32 terms are the shader's own.
+So what overflows on a device, in the order of its terms, overflows here. Sums of at most 32 terms are the shader's own,
+and so are those of products that are computed in parts, where results are few: a part is there since its terms are
+so alike that errors may add up, which variances do not show.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ import onnx_ir as ir
 
 from amp_transpiler.passes.device_arithmetic.steps import Steps, named
 from amp_transpiler.passes.device_arithmetic.wide import computed_wide
+from amp_transpiler.precision.split_sums import PART_KEY
 from amp_transpiler.targets.kernel_conditions import summed_axes
 
 __all__ = ["LOW_SUMS"]
 
 _TERMS = 32  # of a sum that is written as it is, a term a block
+_TERMS_OF_PART = 1024  # likewise, of a product in parts
+_ELEMENTS_OF_PART = 1 << 16  # that such a product has at most: each term is a step of its own
 _BLOCKS = 16  # of a longer one
 _MANY = 1024  # terms, where their number is not known
 _DIGITS = 24  # of float32
@@ -66,14 +71,24 @@ def _matrix_product(node: ir.Node, a: ir.Value, b: ir.Value, steps: Steps) -> ir
     ranks = steps.rank_in_run(node.inputs[0]), steps.rank_in_run(node.inputs[1])
     if min(ranks) < _MATRIX:
         return sum_of_bounded(node, steps)  # a vector, or a rank that is not known
-    return _summed_products(a, b, ranks, steps)
+    return _summed_products(a, b, ranks, steps, one_by_one=_one_by_one(node, steps))
 
 
-def _summed_products(a: ir.Value, b: ir.Value, ranks: tuple[int, int], steps: Steps) -> ir.Value:
+def _one_by_one(node: ir.Node, steps: Steps) -> int:
+    """Return how many terms are written one by one."""
+    if PART_KEY not in node.metadata_props:
+        return _TERMS
+    shape = steps.shape_in_run(node.outputs[0])
+    return _TERMS_OF_PART if shape is not None and math.prod(shape) <= _ELEMENTS_OF_PART else _TERMS
+
+
+def _summed_products(
+    a: ir.Value, b: ir.Value, ranks: tuple[int, int], steps: Steps, *, one_by_one: int = _TERMS
+) -> ir.Value:
     """Return the product of two matrices, or of stacks of them, of these ranks."""
     rank = max(ranks)
     terms = next((size for size in (_size(a, -1), _size(b, -2)) if size is not None), None)
-    blocks, length = _divided(terms)
+    blocks, length = _divided(terms, one_by_one)
     left = _blocks_first(a, ranks[0], rank, (blocks, length, terms), steps)
     columns = _blocks_first(_swapped(b, ranks[1], steps), ranks[1], rank, (blocks, length, terms), steps)
     right = _swapped(columns, rank + 1, steps)
@@ -82,11 +97,11 @@ def _summed_products(a: ir.Value, b: ir.Value, ranks: tuple[int, int], steps: St
     return _accumulated(exact, sizes, rank, length, steps)
 
 
-def _divided(terms: int | None) -> tuple[int, int]:
+def _divided(terms: int | None, one_by_one: int = _TERMS) -> tuple[int, int]:
     """Return how many blocks a sum has, and how many terms a block."""
     if terms is None:
         return _BLOCKS, _MANY // _BLOCKS
-    length = 1 if terms <= _TERMS else math.ceil(terms / _BLOCKS)
+    length = 1 if terms <= one_by_one else math.ceil(terms / _BLOCKS)
     return max(1, math.ceil(terms / length)), length
 
 

@@ -21,8 +21,8 @@ from amp_transpiler.errors import PAGE, InputError
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.saving import save
 from amp_transpiler.files.staging import temporary_folder
+from amp_transpiler.measuring.node_times import NodeTimes, OperatorTime, node_times
 from amp_transpiler.program.low_values import has_low_values
-from amp_transpiler.runtime.node_times import NodeTimes, OperatorTime, node_times
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import Place, default_place, place_named
 from amp_transpiler.runtime.session import AnyProgram, Session
@@ -376,7 +376,7 @@ class _Measured:
         return self
 
 
-_CODE = "import sys; from amp_transpiler.runtime.benchmark import measure_peak_here; measure_peak_here(sys.argv[1])"
+_CODE = "import sys; from amp_transpiler.measuring.benchmark import measure_peak_here; measure_peak_here(sys.argv[1])"
 _CRASHED = next(kind for kind in ORT_ERRORS if kind.__name__ == "RuntimeException")
 
 

@@ -1,6 +1,6 @@
 """ONNX Runtime's profile of a few runs, read."""
 
-from amp_transpiler.runtime.node_times import read_profile
+from amp_transpiler.measuring.node_times import read_profile
 
 
 def run(at):

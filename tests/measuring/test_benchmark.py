@@ -9,8 +9,8 @@ import pytest
 import amp_transpiler as amp
 import amp_transpiler.paddle.nn.functional as F
 from amp_transpiler import static
-from amp_transpiler.runtime import benchmark as benchmark_module
-from amp_transpiler.runtime.benchmark import CPU_TIMES, EMULATED_TIMES, _Measured as Measured, benchmark
+from amp_transpiler.measuring import benchmark as benchmark_module
+from amp_transpiler.measuring.benchmark import CPU_TIMES, EMULATED_TIMES, _Measured as Measured, benchmark
 from amp_transpiler.runtime.ort import ORT_ERRORS
 from amp_transpiler.runtime.places import CPUPlace
 from tests.support import doubling_matmul
