@@ -28,12 +28,16 @@ from amp_transpiler.targets import CUDA
 from amp_transpiler.training_passes import (
     CPU_WORTH,
     CUDA_WORTH,
+    AttentionSums,
+    BiasColumns,
     CancelTransposes,
     CastTogether,
+    CentreByProducts,
     CheckByProducts,
     DropIdentities,
     Formulation,
     FuseProducts,
+    FuseUpdates,
     GroupUpdates,
     JoinProducts,
     Legalize,
@@ -51,6 +55,7 @@ from amp_transpiler.training_passes import (
     Recompute,
     SplitRows,
     SumByProducts,
+    UnfeltKeys,
     WeightGradients,
     Worth,
     WriteInPlace,
@@ -146,11 +151,14 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         return
     infer_shapes(model)
     is_low = has_low_values(Program(model))
+    AttentionSums()(model)
     if is_low:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
     if tensor_cores:
-        PassManager([MoveRowFactors(float32=True), PadClasses()])(model)
+        leaner = [UnfeltKeys(), MoveRowFactors(float32=True), PadClasses()]
+        means = CentreByProducts() if is_low else MeanByProducts()
+        PassManager([*leaner, means, BiasColumns(), FuseUpdates()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)

@@ -6,14 +6,18 @@ from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amp_transpiler.training_passes.add_in_place import AddInPlace as AddInPlace
+    from amp_transpiler.training_passes.attention_sums import AttentionSums as AttentionSums
+    from amp_transpiler.training_passes.bias_columns import BiasColumns as BiasColumns
     from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
+    from amp_transpiler.training_passes.centre_by_products import CentreByProducts as CentreByProducts
     from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
     from amp_transpiler.training_passes.compute_late import ComputeLate as ComputeLate
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
     from amp_transpiler.training_passes.free_unread import FreeUnread as FreeUnread
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
     from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
+    from amp_transpiler.training_passes.fuse_updates import FuseUpdates as FuseUpdates
     from amp_transpiler.training_passes.group_plan import (
         CPU_WORTH as CPU_WORTH,
         CUDA_WORTH as CUDA_WORTH,
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.split_rows import SplitRows as SplitRows
     from amp_transpiler.training_passes.split_scatters import SplitScatters as SplitScatters
     from amp_transpiler.training_passes.sum_by_products import SumByProducts as SumByProducts
+    from amp_transpiler.training_passes.unfelt_keys import UnfeltKeys as UnfeltKeys
     from amp_transpiler.training_passes.weight_gradients import (
         Formulation as Formulation,
         WeightGradients as WeightGradients,

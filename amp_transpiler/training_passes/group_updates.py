@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import math
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -187,7 +188,7 @@ class _Writing:
         self._wide: dict[tuple[tuple[ir.Value, ...], tuple[ir.Value, ...]], ir.Value] = {}
         first = next((node for node in model.graph if role_of(node) != "optimize"), None)
         self._head = GraphBuilder(model, before=first, names=self._builder.names, prefix="group/", shares=self._builder)
-        self._views: dict[ir.Value, ir.Value] = {}
+        self._views: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
         self._replaced: list[ir.Value] = []  # casts of members' values that are parts of a matrix that was cast
         self._passed: dict[ir.Value, None] = {}  # gradients whose casts may be of no use any more
         self._row: dict[ir.Value, tuple[ir.Value, int]] = {}  # scalar of a member -> column, row
@@ -327,7 +328,7 @@ class _Writing:
         places = [place for place, count in zip(places, rows, strict=True) for _ in range(count)]
         if places == list(range(int(column.shape[0]))):  # type: ignore[arg-type]  # it is a number
             return column
-        return self._builder.op("Gather", [column, self._builder.constant(np.array(places, np.int64))], {"axis": 0})
+        return self._builder.op("Gather", [column, self._builder.constant(np.array(places, np.int32))], {"axis": 0})
 
     def _as_column(self, value: ir.Value) -> ir.Value:
         if value in self._row:
@@ -418,13 +419,7 @@ class _Writing:
             shape, count = group.shapes[first], last - first
             together = 2 * len(some) > count > 1 and (count == len(group.chains) or group.sizes[first] < _LARGE)
             for a, b in [(first, last)] if together else [(index, index + 1) for index in some]:
-                rows = matrix
-                if b - a < len(group.chains):
-                    # Two views, for ONNX Runtime makes one Split of unequal sizes of Slices that are all of a tensor,
-                    # and that copies a table as long as the tensor to the device in each run.
-                    view = matrix if a == 0 else self._column_view(builder, matrix)
-                    rows = builder.slice(view, [starts[a]], [starts[b]], [0])
-                rows = builder.reshape(rows, [(b - a) * shape[0], *shape[1:]])
+                rows = self._rows_of(builder, group, matrix, (starts[a], starts[b]), [(b - a) * shape[0], *shape[1:]])
                 if not together:
                     values[a] = rows
             if together:
@@ -432,10 +427,31 @@ class _Writing:
                 values.update((index, parts[index - first]) for index in some)
         return values
 
-    def _column_view(self, builder: GraphBuilder, matrix: ir.Value) -> ir.Value:
-        if matrix not in self._views:
-            self._views[matrix] = builder.reshape(matrix, [*shape_of(matrix), 1])
-        return self._views[matrix]
+    def _rows_of(
+        self, builder: GraphBuilder, group: Group, matrix: ir.Value, rows: tuple[int, int], shape: list[int]
+    ) -> ir.Value:
+        """Return rows of a group's matrix in another shape.
+
+        The first are sliced of the matrix, others of a view of it: ONNX Runtime makes one Split of unequal sizes of
+        Slices that are all of a tensor, and that copies a table as long as the tensor to the device in each run. The
+        view has rows as the result has, if they fit: a result of the step that is a view would be copied.
+        """
+        start, end = rows
+        if (start, end) == (0, sum(group.rows)):
+            return builder.reshape(matrix, shape)
+        inner, count = math.prod(shape[1:]), sum(group.rows) * group.width
+        if start == 0 or inner == group.width or start * group.width % inner or count % inner:
+            view = matrix if start == 0 else self._view(builder, matrix, [*shape_of(matrix), 1])
+            return builder.reshape(builder.slice(view, [start], [end], [0]), shape)
+        view = self._view(builder, matrix, [count // inner, *shape[1:]])
+        first = start * group.width // inner
+        return builder.slice(view, [first], [first + shape[0]], [0])
+
+    def _view(self, builder: GraphBuilder, matrix: ir.Value, shape: list[int]) -> ir.Value:
+        key = (matrix, tuple(shape))
+        if key not in self._views:
+            self._views[key] = builder.reshape(matrix, shape)
+        return self._views[key]
 
     def _take_over(self, value: ir.Value, part: ir.Value) -> None:
         """Let `part` stand for a member's value wherever that is read outside of groups, under its name."""

@@ -11,7 +11,6 @@ import onnx_ir as ir
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -36,10 +35,10 @@ class SumByProducts(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        names, count = NameAllocator(model), 0
+        shared, count = GraphBuilder(model), 0
         for node in list(model.graph):
             if node.graph is not None and _sums_first_axes(node):
-                count += _rewrite(model, node, names)
+                count += _rewrite(node, shared)
         return PassResult(model, modified=bool(count), count=count)
 
 
@@ -55,7 +54,7 @@ def _sums_first_axes(node: ir.Node) -> bool:
     return first_axes == list(range(len(first_axes))) and len(first_axes) < rank
 
 
-def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
+def _rewrite(node: ir.Node, shared: GraphBuilder) -> bool:
     """Replace a 16-bit sum, or a sum of float32 between casts from and to 16 bits; return whether it is one."""
     wide, result = node.inputs[0], node.outputs[0]
     assert wide is not None
@@ -63,11 +62,11 @@ def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
     if source is None or not is_static(result):
         return False
     if source is wide:
-        return _replace_low(model, node, source, names)
+        return _replace_low(node, source, shared)
     casts = _casts_of(result)
     if not casts or any(cast.outputs[0].dtype != source.dtype for cast in casts):
         return False
-    total = _product(model, node, source, casts[0], names)
+    total = _product(node, source, casts[0], shared)
     for cast in casts:
         value = cast.outputs[0]
         value.replace_all_uses_with(total.builder.reshape(total.value, shape_of(value)))
@@ -75,12 +74,12 @@ def _rewrite(model: ir.Model, node: ir.Node, names: NameAllocator) -> bool:
     return True
 
 
-def _replace_low(model: ir.Model, node: ir.Node, source: ir.Value, names: NameAllocator) -> bool:
+def _replace_low(node: ir.Node, source: ir.Value, shared: GraphBuilder) -> bool:
     """Replace a 16-bit sum whose blocks would be added up in any order; return whether it is one."""
     rows, result = _rows(node), node.outputs[0]
     if result.is_graph_output() or blocks_of(rows, math.prod(shape_of(source)) // max(1, rows))[1] == 1:
         return False
-    total = _product(model, node, source, node, names)
+    total = _product(node, source, node, shared)
     result.replace_all_uses_with(total.builder.reshape(total.value, shape_of(result)))
     _remove_unused([node])
     return True
@@ -93,10 +92,17 @@ class _Total(NamedTuple):
     builder: GraphBuilder
 
 
-def _product(model: ir.Model, node: ir.Node, source: ir.Value, last: ir.Node, names: NameAllocator) -> _Total:
-    """Multiply the rows of a 16-bit value by ones, before a node."""
+def _product(node: ir.Node, source: ir.Value, last: ir.Node, shared: GraphBuilder) -> _Total:
+    """Multiply the rows of a 16-bit value by ones, which all sums share, before a node."""
     rows = _rows(node)
-    builder = GraphBuilder(model, before=last, names=names, metadata=last.metadata_props, prefix=f"{node.name}/")
+    builder = GraphBuilder(
+        shared.model,
+        before=last,
+        names=shared.names,
+        metadata=last.metadata_props,
+        prefix=f"{node.name}/",
+        shares=shared,
+    )
     ones = builder.constant(np.ones((1, rows)), source.dtype)
     sizes = shape_of(source)
     flat = source if len(sizes) == 2 and rows == sizes[0] else builder.reshape(source, [rows, -1])

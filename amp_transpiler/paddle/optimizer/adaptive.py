@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Hashable
 
-from amp_transpiler.autodiff.expression import Expr
+import numpy as np
+
+from amp_transpiler.autodiff.expression import Expr, Number
 from amp_transpiler.paddle.optimizer.base import Optimizer
 from amp_transpiler.paddle.optimizer.step import ParameterUpdate
 
 __all__ = ["AdamRule", "AdaptiveOptimizer", "Moments"]
+
+_MOST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,11 +73,27 @@ class AdamRule(AdaptiveOptimizer):
 
     def _update(self, update: ParameterUpdate) -> None:
         moments = self._moments(update)
-        root = moments.bias_correction2.sqrt()
-        rate = update.rate * root / moments.bias_correction1
         second = self._largest(update, moments.second) if self.amsgrad else moments.second
-        change = rate * (moments.first / (second.sqrt() + update.epsilon(root * update.number(self.epsilon))))
-        update.replace_weight("Sub", self._decayed(update), change)
+        # The rate is part of the divisor, whose root is multiplied and shifted: on a device that is one kernel.
+        slope = (moments.bias_correction1 * self._inverse_rate(update) / moments.bias_correction2.sqrt()).minimum(_MOST)
+        shift = moments.bias_correction1 * self._divisor_at_zero(update)
+        update.replace_weight("Sub", self._decayed(update), moments.first / (second.sqrt() * slope + shift))
+
+    def _inverse_rate(self, update: ParameterUpdate) -> Expr:
+        """Return 1 over the rate; infinite where that is 0, as in a step that is skipped."""
+        rate = update.rate
+        return update.step.shared((rate.value, "inverse"), lambda: 1.0 / rate)
+
+    def _divisor_at_zero(self, update: ParameterUpdate) -> Expr:
+        """Return epsilon over the rate; infinite where that is 0, so that the weight does not change."""
+        rate, epsilon = update.rate, update.number(self.epsilon)
+
+        def divided() -> Expr:
+            quotient = self._inverse_rate(update) * epsilon
+            is_positive = not isinstance(epsilon, Expr) and epsilon > 0  # then it is infinite of itself
+            return quotient if is_positive else rate.equals(0.0).where(math.inf, quotient)
+
+        return update.step.shared((rate.value, _key(epsilon), "divisor"), divided)
 
     def _largest(self, update: ParameterUpdate, second: Expr) -> Expr:
         """Return the largest average squared gradient so far, element by element."""
@@ -82,3 +103,8 @@ class AdamRule(AdaptiveOptimizer):
     def _decayed(self, update: ParameterUpdate) -> Expr:
         """Return the weight that the change is subtracted from."""
         return update.weight
+
+
+def _key(number: Number) -> Hashable:
+    """Return what tells numbers and scalars apart."""
+    return number.value if isinstance(number, Expr) else number

@@ -476,3 +476,14 @@ def test_applying_is_refused_where_it_cannot_work():
             SGD().apply_gradients([(main.var("w"), g)])
     with pytest.raises(InputError, match="set_lr"):
         SGD(lr.NoamDecay(4, 4)).set_lr(0.1)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 0.0])
+@pytest.mark.parametrize("kind", [Adam, AdamW])
+def test_a_rate_of_0_changes_no_weight(kind, epsilon):
+    """Adam divides by what the rate is part of; a gradient and a weight of 0 are the hardest."""
+    weights = np.array([0.0, 1.0, -2.0, 1e-30], np.float32)
+    trainer = gradient_fed(kind(0.0, epsilon=epsilon), {"w": weights})
+    for gradient in ([0.0, 1.0, 0.0, 1e-3], [1.0, 0.0, 0.0, 1e20]):
+        trainer.run({"g_w": np.array(gradient, np.float32)})
+        np.testing.assert_array_equal(trainer.scope["w"], weights)
