@@ -49,6 +49,7 @@ from amp_transpiler.training_passes import (
     PointwiseProducts,
     ReadUnrounded,
     Recompute,
+    RoundSlopes,
     SplitRows,
     SumByProducts,
     WeightGradients,
@@ -150,7 +151,7 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
     if tensor_cores:
-        PassManager([MoveRowFactors(float32=True), PadClasses()])(model)
+        PassManager([MoveRowFactors(float32=True), RoundSlopes(), PadClasses()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)

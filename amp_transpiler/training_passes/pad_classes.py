@@ -90,7 +90,7 @@ class _Widening:
         assert vector is not None
         return vector
 
-    def _wide_weight(self) -> ir.Value:
+    def _write_wide_weight(self) -> ir.Value:
         """Return the weight with zeros for the columns more, and its bias beside it."""
         weight = self._builder.concat([self._weight, self._zero_rows()], self._columns.axis)
         return self._builder.concat([weight, self._bias_columns()], 1 - self._columns.axis)
@@ -131,7 +131,8 @@ class _Widening:
         product = self._columns.product
         left = product.inputs[0]
         assert left is not None
-        return self._builder.op(product.op_type, [self._beside_ones(left), self._wide_weight()], _attributes(product))
+        self._wide_weight = self._write_wide_weight()
+        return self._builder.op(product.op_type, [self._beside_ones(left), self._wide_weight], _attributes(product))
 
     def _beside_ones(self, rows: ir.Value) -> ir.Value:
         """Return rows with a column of ones behind them, and zeros behind that."""
@@ -174,7 +175,7 @@ class _Widening:
             return other
         self._at(reader.node, self._place_of(reader))
         if self._is_weight(other):
-            return self._weight_again(_slopes(reader))
+            return self._wide_weight
         sizes = list(shape_of(other))
         axis = 1 - _kept_axis(reader)
         sizes[axis] = self._more
