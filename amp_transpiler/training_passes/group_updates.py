@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _SPLIT_OPSET = 18  # Split takes the number of parts from here on
 _LARGE = 1 << 20  # elements that are better copied once than by a Slice and a Split
+_FEW = 8  # times: rows that are no more than this part of a matrix are cast without the others
 _MEMBERS_KEY = "amp_transpiler.members"  # of a Concat that joins gradients: it is one of a group
 
 
@@ -378,8 +379,10 @@ class _Writing:
             if self._is_wanted(value):
                 reads.setdefault(None, {}).setdefault(index, []).append(value)
         for dtype, members in reads.items():
-            source = matrix if dtype is None else builder.cast(matrix, dtype)
-            for index, part in self._split(builder, group, source, members).items():
+            source, begin = matrix, 0
+            if dtype is not None:
+                source, begin = _cast_rows(builder, group, matrix, members, dtype)
+            for index, part in self._split(builder, group, source, members, begin).items():
                 for value in members[index]:
                     self._take_over(value, part)
 
@@ -408,18 +411,26 @@ class _Writing:
         return value.is_graph_output() or any(not _narrows(node) for node in others)
 
     def _split(
-        self, builder: GraphBuilder, group: Group, matrix: ir.Value, members: Collection[int]
+        self,
+        builder: GraphBuilder,
+        group: Group,
+        matrix: ir.Value,
+        members: Collection[int],
+        begin: int = 0,
     ) -> dict[int, ir.Value]:
-        """Return members' values, those of equal shape that follow each other at once."""
+        """Return members' values, those of equal shape that follow each other at once.
+
+        `matrix` has the rows of the group's from `begin` on.
+        """
         values: dict[int, ir.Value] = {}
-        starts = [0, *itertools.accumulate(group.rows)]
+        starts = [start - begin for start in (0, *itertools.accumulate(group.rows))]
         for first, last in runs_of(group.shapes):
             some = [index for index in range(first, last) if index in members]
             shape, count = group.shapes[first], last - first
             together = 2 * len(some) > count > 1 and (count == len(group.chains) or group.sizes[first] < _LARGE)
             for a, b in [(first, last)] if together else [(index, index + 1) for index in some]:
                 rows = matrix
-                if b - a < len(group.chains):
+                if starts[b] - starts[a] < shape_of(matrix)[0]:
                     # Two views, for ONNX Runtime makes one Split of unequal sizes of Slices that are all of a tensor,
                     # and that copies a table as long as the tensor to the device in each run.
                     view = matrix if a == 0 else self._column_view(builder, matrix)
@@ -471,6 +482,17 @@ class _Writing:
         node.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
             node.replace_input_with(index, value)
+
+
+def _cast_rows(
+    builder: GraphBuilder, group: Group, matrix: ir.Value, members: Collection[int], dtype: ir.DataType
+) -> tuple[ir.Value, int]:
+    """Return a matrix, or the rows of it that have some members, in another type; and the first of these rows."""
+    starts = [0, *itertools.accumulate(group.rows)]
+    begin, end = starts[min(members)], starts[max(members) + 1]
+    if _FEW * (end - begin) > starts[-1]:
+        return builder.cast(matrix, dtype), 0
+    return builder.cast(builder.slice(matrix, [begin], [end], [0]), dtype), begin
 
 
 def _narrows(node: ir.Node) -> bool:
