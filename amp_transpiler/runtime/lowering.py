@@ -55,6 +55,7 @@ from amp_transpiler.training_passes import (
     WeightGradients,
     Worth,
     WriteInPlace,
+    ZeroBeforeSums,
     is_recompute_asked,
 )
 
@@ -135,7 +136,7 @@ def worth_on(place: Place) -> Worth:
 def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
     """Compute the updates of equal parameters of an assembled step together; their states become rows of matrices."""
     grouped = GroupUpdates(assembled.updates, assembled.fetches.values(), worth)(assembled.model)
-    CheckByProducts()(assembled.model)
+    PassManager([CheckByProducts(), ZeroBeforeSums()])(assembled.model)
     rows = {name for stack in grouped.stacks for name in stack.members}
     state = (*(name for name in assembled.state if name not in rows), *(stack.name for stack in grouped.stacks))
     return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         WeightGradients as WeightGradients,
     )
     from amp_transpiler.training_passes.write_in_place import WriteInPlace as WriteInPlace
+    from amp_transpiler.training_passes.zero_before_sums import ZeroBeforeSums as ZeroBeforeSums
     from amp_transpiler.training_passes.zero_pads import PadInLow as PadInLow
 else:
     __getattr__, __dir__ = lazy_names(__name__)
