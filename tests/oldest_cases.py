@@ -1,4 +1,4 @@
-"""Which tests run with the oldest versions, and which need newer ones: the rows of `oldest.toml`."""
+"""Which tests run with the oldest versions, and which need newer ones or just one: the rows of `oldest.toml`."""
 
 import importlib.metadata
 import pathlib
@@ -29,12 +29,19 @@ def installed():
 
 def needed(versions):
     """Return the beginning of tests' names -> why they are skipped with these versions."""
+    newer = [(row, row["from"]) for row in TABLE["newer"] if Version(versions[row["package"]]) < Version(row["from"])]
+    exact = [
+        (row, row["release"]) for row in TABLE["exact"] if not _is_release(versions[row["package"]], row["release"])
+    ]
     return {
-        beginning: f"needs {row['package']} {row['from']} ({versions[row['package']]} is installed): {row['why']}"
-        for row in TABLE["newer"]
+        beginning: f"needs {row['package']} {version} ({versions[row['package']]} is installed): {row['why']}"
+        for row, version in [*newer, *exact]
         for beginning in row["tests"]
-        if Version(versions[row["package"]]) < Version(row["from"])
     }
+
+
+def _is_release(version, release):
+    return Version(version).release[:2] == Version(release).release
 
 
 def why_no_training():

@@ -55,6 +55,7 @@ def test_the_oldest_version_is_the_lower_bound(name):
         (["--python", "3.99"], 1, "there is no Python 3.99 here"),
         (["--slow"], 2, "unknown option --slow"),
         (["--slow"], 2, "--pretend-device"),
+        (["--slow"], 2, "--newest"),
     ],
 )
 def test_a_python_that_cannot_be_had_is_named(arguments, status, said):
@@ -65,7 +66,8 @@ def test_a_python_that_cannot_be_had_is_named(arguments, status, said):
 
 # ---- what runs with the oldest versions: oldest.toml ----
 
-RUNS, NEWER = oldest_cases.TABLE["runs"], oldest_cases.TABLE["newer"]
+RUNS, NEWER, EXACT = (oldest_cases.TABLE[name] for name in ("runs", "newer", "exact"))
+NEWEST = "1.32.0"  # of ONNX Runtime: scripts/newest.txt
 
 
 @pytest.mark.parametrize("path", RUNS)
@@ -85,9 +87,24 @@ def test_what_needs_a_newer_package_is_a_test_and_has_a_reason(row):
         assert oldest_cases.row_of(file) is not None, "what does not run there needs no row"
 
 
-def test_the_oldest_versions_skip_all_of_these_and_the_newest_none():
-    assert len(oldest_cases.needed(OLDEST)) == sum(len(row["tests"]) for row in NEWER)
+@pytest.mark.parametrize("row", EXACT, ids=lambda row: f"{row['package']} {row['release']}: {row['why']}")
+def test_what_needs_just_one_release_is_a_test_and_has_a_reason(row):
+    assert row["why"]
+    for beginning in row["tests"]:
+        file, _, name = beginning.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text()
+
+
+def test_the_oldest_versions_skip_all_of_these_and_the_measured_release_none():
+    assert len(oldest_cases.needed(OLDEST)) == sum(len(row["tests"]) for row in [*NEWER, *EXACT])
     assert not oldest_cases.needed({"onnx": "1.23.2", "onnxruntime": "1.31.1"})
+
+
+def test_the_newest_onnx_runtime_skips_what_needs_just_one_release():
+    newest = oldest_cases.needed({"onnx": "1.23.2", "onnxruntime": NEWEST})
+    assert list(newest) == [name for row in EXACT for name in row["tests"]]
+    assert all(NEWEST in reason for reason in newest.values())
+    assert f"onnxruntime=={NEWEST}" in (ROOT / "scripts/newest.txt").read_text().splitlines()
 
 
 FOLDERS = {"tests/ops": {"every": 1}, "tests/graph/test_types.py": {"every": 5}, "tests/test_cli.py": {"every": 3}}

@@ -19,13 +19,13 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.runtime import dlpack
 
 __all__ = ["detached", "device_of", "element_type", "from_ort", "is_extension", "run_session", "to_ort"]
 
 # ONNX Runtime's names of element types, as in `tensor(float)`, where they differ from ONNX's.
 _ELEMENT_TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
 
-_bindings = onnxruntime.capi.onnxruntime_pybind11_state
 _DLPACK_TYPES = frozenset(
     ir.DataType[name]
     for name in "FLOAT DOUBLE FLOAT16 BFLOAT16 BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
@@ -53,9 +53,7 @@ def detached(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
     """
     if not value.is_tensor() or ir.DataType(value.element_type()) not in _DLPACK_TYPES:
         return value
-    capsule = value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it
-    is_bool = value.element_type() == ir.DataType.BOOL
-    return onnxruntime.OrtValue(_bindings.OrtValue.from_dlpack(capsule, is_bool))
+    return dlpack.value_of(dlpack.capsule_of(value), ir.DataType(value.element_type()))
 
 
 def device_of(value: onnxruntime.OrtValue) -> tuple[str, int]:
@@ -63,16 +61,7 @@ def device_of(value: onnxruntime.OrtValue) -> tuple[str, int]:
     name = value.device_name()
     if name == "cpu" or ir.DataType(value.element_type()) not in _DLPACK_TYPES:
         return name, 0
-    capsule = value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it
-    read = ctypes.pythonapi.PyCapsule_GetPointer
-    read.restype, read.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return name, _DLTensor.from_address(read(capsule, b"dltensor")).device_id
-
-
-class _DLTensor(ctypes.Structure):
-    """The beginning of DLPack's tensor."""
-
-    _fields_ = (("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
+    return name, dlpack.device_index(value)
 
 
 def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:

@@ -56,6 +56,24 @@ def test_what_is_no_worse_is_none(better, table):
     assert not faults(NAME, MARK, VARIANT, dataclasses.replace(ENTRY, **better), 1000)
 
 
+@pytest.mark.parametrize(
+    ("level", "entry", "is_fault"),
+    [
+        ("auto", Entry(0.019, 11, 4), False),
+        ("auto", Entry(0.019, 10, 4), True),
+        ("auto", Entry(None, 11, 4), True),
+        ("auto", Entry(0.019, 11, 5), True),
+        ("O2", Entry(0.019, 11, 4), True),
+    ],
+)
+def test_level_auto_may_spend_error_on_low_nodes(level, entry, is_fault, tmp_path, monkeypatch):
+    variant = f"{level} float16"
+    record([_measured(ENTRY, variant=variant)], forced=False, file=tmp_path / "limits.json")
+    entries = recorded(tmp_path / "limits.json")
+    monkeypatch.setattr(limits, "recorded", lambda: entries)
+    assert bool(faults(NAME, MARK, variant, entry, 1000)) == is_fault
+
+
 def test_few_elements_get_more_room(table):
     entry = dataclasses.replace(ENTRY, error=0.021)
     assert faults(NAME, MARK, VARIANT, entry, 1000)

@@ -18,7 +18,7 @@ REST = {
         41,
         "where the factor of the scores is fused is not known; the largest of -inf alone is finite, in float32, too",
     ),
-    "attention": (32, "garbled pasts; bodies that onnx cannot write out; sums in another order"),
+    "attention": (32, "garbled pasts; bodies that onnx cannot write out; sums in another order, some by processor"),
     "flexattention, expanded": (6, "likewise"),
     "resize": (6, "linear weights in float16: noise stands for them"),
     "lstm": (3, "cuDNN rounds every step: noise stands for it"),
@@ -29,6 +29,8 @@ REST = {
     "gelu": (1, "the last element of an odd count is not written"),
     "nllloss, expanded": (1, "not known"),
 }
+# Of those, how many follow on a processor that adds up as the device does: its float32 sums decide a rounding.
+BY_PROCESSOR = {"attention": 6}
 DIFFERING = 303
 FOLLOW = 204
 
@@ -106,5 +108,7 @@ def test_errors_on_the_device_follow_from_the_table(tmp_path):
     outcomes = [examine(folder, case) for case in cases]
     assert [str(row) for row in outcomes if row.reason] == []
     rest = collections.Counter(family(row.case.name) for row in outcomes if row.digits < 7)
-    assert rest == {name: count for name, (count, _) in REST.items()}
-    assert sum(row.digits >= 7 for row in outcomes) == FOLLOW
+    spared = collections.Counter({name: count - rest[name] for name, (count, _) in REST.items() if rest[name] != count})
+    assert rest.keys() == REST.keys()
+    assert all(0 <= count <= BY_PROCESSOR.get(name, 0) for name, count in spared.items()), spared
+    assert sum(row.digits >= 7 for row in outcomes) == FOLLOW + spared.total()

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 
 import amp_transpiler as amp
 from amp_transpiler.cost import predict
@@ -19,6 +18,8 @@ from amp_transpiler.training_passes.alive import Memory
 from amp_transpiler.training_passes.convolution_layer import layer_of, replace
 from amp_transpiler.training_passes.unfolded_gradients import Unfolding, unfold, unfoldings
 from tests.training_passes.convolutions import LAYERS as WHOLE, feeds_of, trained
+
+torch = pytest.importorskip("torch", reason="torch is the oracle: install the extra [torch]")
 
 # name: (shape of x, shape of w, attributes)
 LAYERS = {

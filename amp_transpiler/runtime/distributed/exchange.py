@@ -10,26 +10,29 @@ from typing import Any
 import onnx_ir as ir
 import onnxruntime
 
+from amp_transpiler.runtime import dlpack
 from amp_transpiler.runtime.distributed.torch_module import torch_with_distributed
 from amp_transpiler.runtime.distributed.world import World
 
 __all__ = ["Copied", "Exchange", "as_tensor", "as_value"]
 
-_bindings = onnxruntime.capi.onnxruntime_pybind11_state
 _SPINS = 2000  # looks at a device's queue before each further one waits
 _WAIT = 2e-4  # seconds
 
 
 def as_tensor(value: onnxruntime.OrtValue) -> Any:
     """Return a PyTorch tensor in the memory of a value; of bool, it is uint8."""
-    capsule = value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it on every version
-    return torch_with_distributed().utils.dlpack.from_dlpack(capsule)
+    torch = torch_with_distributed()
+    tensor = torch.utils.dlpack.from_dlpack(dlpack.capsule_of(value))
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def as_value(tensor: Any, dtype: ir.DataType | None = None) -> onnxruntime.OrtValue:
-    """Return a value in the memory of a PyTorch tensor."""
-    capsule = torch_with_distributed().utils.dlpack.to_dlpack(tensor)
-    return onnxruntime.OrtValue(_bindings.OrtValue.from_dlpack(capsule, dtype == ir.DataType.BOOL))
+    """Return a value in the memory of a PyTorch tensor; of uint8, it is bool where `dtype` says so."""
+    torch = torch_with_distributed()
+    if dtype == ir.DataType.BOOL and dlpack.knows_bool():
+        tensor = tensor.view(torch.bool)
+    return dlpack.value_of(torch.utils.dlpack.to_dlpack(tensor), dtype)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
