@@ -17,6 +17,7 @@ from amp_transpiler.training_passes.take_over import take_over
 __all__ = ["PadClasses"]
 
 _LOWEST = {ir.DataType.FLOAT16: -65504.0}  # a score whose probability is 0
+_PADDED = (ir.DataType.FLOAT, ir.DataType.FLOAT16)  # what Pad has a kernel for on CUDA
 _LOWEST_WIDE = -1e30  # of bfloat16 and float32; what is subtracted from it stays finite
 
 
@@ -93,16 +94,27 @@ class _Widening:
     def _write_wide_weight(self) -> ir.Value:
         """Return the weight with zeros for the columns more, and its bias beside it.
 
-        One kernel copies the weight; the bias is written into the zeros. What is beside it stays zero.
+        One kernel copies the weight and makes room; the bias is written there. What is beside it stays zero.
         """
         build, axis = self._builder, self._columns.axis
+        if self._weight.dtype not in _PADDED:
+            weight = build.concat([self._weight, self._zero_rows()], axis)
+            return build.concat([weight, self._bias_columns()], 1 - axis)
         more = [self._more, self._extra] if axis == 0 else [self._extra, self._more]
         padded = build.op("Pad", [self._weight, build.constant(np.array([0, 0, *more], np.int64))])
         sizes = [size + extra for size, extra in zip(shape_of(self._weight), more, strict=True)]
-        bias = self._wide_bias()
-        flat = build.reshape(padded, [-1])
         indices = build.constant(self._bias_indices(sizes))
-        return build.reshape(build.op("ScatterND", [flat, indices, bias]), sizes)
+        return build.reshape(build.op("ScatterND", [build.reshape(padded, [-1]), indices, self._wide_bias()]), sizes)
+
+    def _bias_columns(self) -> ir.Value:
+        """Return what stands beside the widened weight: its bias with the lowest scores, and zeros.
+
+        They are written in each step: as a constant, the zeros would take memory all the time.
+        """
+        build, axis = self._builder, self._columns.axis
+        column = build.reshape(self._wide_bias(), [-1, 1] if axis == 0 else [1, -1])
+        first = np.eye(1, self._extra, dtype=np.float32)
+        return build.mul(column, build.constant(first if axis == 0 else first.T, column.dtype))
 
     def _bias_indices(self, sizes: Sequence[int]) -> np.ndarray:
         """Return where the bias is in the wide weight, counted from its first element."""
