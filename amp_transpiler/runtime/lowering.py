@@ -53,12 +53,14 @@ from amp_transpiler.training_passes import (
     PointwiseProducts,
     ReadUnrounded,
     Recompute,
+    RoundSlopes,
     SplitRows,
     SumByProducts,
     UnfeltKeys,
     WeightGradients,
     Worth,
     WriteInPlace,
+    ZeroBeforeSums,
     is_recompute_asked,
 )
 
@@ -139,7 +141,7 @@ def worth_on(place: Place) -> Worth:
 def group_updates(assembled: Assembled, worth: Worth) -> Assembled:
     """Compute the updates of equal parameters of an assembled step together; their states become rows of matrices."""
     grouped = GroupUpdates(assembled.updates, assembled.fetches.values(), worth)(assembled.model)
-    CheckByProducts()(assembled.model)
+    PassManager([CheckByProducts(), ZeroBeforeSums()])(assembled.model)
     rows = {name for stack in grouped.stacks for name in stack.members}
     state = (*(name for name in assembled.state if name not in rows), *(stack.name for stack in grouped.stacks))
     return dataclasses.replace(assembled, state=state, updates=grouped.updates, stacks=grouped.stacks)
@@ -156,7 +158,7 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
     if tensor_cores:
-        leaner = [UnfeltKeys(), MoveRowFactors(float32=True), PadClasses()]
+        leaner = [UnfeltKeys(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
         means = CentreByProducts() if is_low else MeanByProducts()
         PassManager([*leaner, means, BiasColumns(), FuseUpdates()])(model)
     if is_low:

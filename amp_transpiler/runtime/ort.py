@@ -42,7 +42,7 @@ _TRANSPOSING_OPTIMIZERS = ("MatmulTransposeFusion",)
 _MERGING_OPTIMIZERS = ("CommonSubexpressionElimination",)
 # In steps, ready nodes run in the order of their numbers. What these put in place of others gets the last numbers: it
 # runs when no other node can, and what is computed for it stays in memory.
-_DELAYING_OPTIMIZERS = ("ReshapeFusion", "TransposeOptimizer")
+_DELAYING_OPTIMIZERS = ("GatherSliceToSplitFusion", "ReshapeFusion", "TransposeOptimizer")
 # Each of them looks at every node and at every output of the graph, again and again, for what a step has none of once
 # it is lowered: quantization, open sizes, shapes that are computed.
 IDLE_OPTIMIZERS = (

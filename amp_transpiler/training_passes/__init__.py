@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         is_recompute_asked as is_recompute_asked,
     )
     from amp_transpiler.training_passes.reduce_in_stages import ReduceInStages as ReduceInStages
+    from amp_transpiler.training_passes.round_slopes import RoundSlopes as RoundSlopes
     from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
     from amp_transpiler.training_passes.shorten_scatters import ShortenScatters as ShortenScatters
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         WeightGradients as WeightGradients,
     )
     from amp_transpiler.training_passes.write_in_place import WriteInPlace as WriteInPlace
+    from amp_transpiler.training_passes.zero_before_sums import ZeroBeforeSums as ZeroBeforeSums
     from amp_transpiler.training_passes.zero_pads import PadInLow as PadInLow
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -14,6 +14,7 @@ from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
+from amp_transpiler.training_passes.scattered_sums import float16_operands
 from amp_transpiler.training_passes.update_chains import is_scalar, is_widened
 
 __all__ = ["CheckByProducts"]
@@ -33,6 +34,8 @@ class CheckByProducts(Pass[PassResult]):
 
     1. A sum that is at the end of sums of such scalars, of both formats, is replaced.
     2. A gradient that was rounded to 16 bits only for the check is checked as it was.
+    3. A float32 sum of float16 values, as of a table of words that is the last layer's weight too, cannot overflow:
+       these values are checked, of half the size.
 
     The values of the model must be typed, and have shapes. Only the main graph is edited.
     """
@@ -99,8 +102,8 @@ def _rewrite(model: ir.Model, node: ir.Node, parts: Iterable[ir.Value]) -> None:
     builder = GraphBuilder(model, before=node, metadata={ROLE_KEY: "optimize"}, prefix="check/")
     alike: dict[ir.DataType | None, list[ir.Value]] = {}
     for value in parts:
-        remainder = _remainder(builder, value)
-        alike.setdefault(remainder.dtype, []).append(remainder)
+        for remainder in _remainders(builder, value):
+            alike.setdefault(remainder.dtype, []).append(remainder)
     joined = [values[0] if len(values) == 1 else builder.concat(values, 0) for values in alike.values()]
     wide = [builder.high(value) for value in joined]
     vector = wide[0] if len(wide) == 1 else builder.concat(wide, 0)
@@ -115,12 +118,17 @@ def _rewrite(model: ir.Model, node: ir.Node, parts: Iterable[ir.Value]) -> None:
         remove_unread(node)
 
 
-def _remainder(builder: GraphBuilder, value: ir.Value) -> ir.Value:
-    """Return what is left of a tensor: a vector of zeros and NaN."""
+def _remainders(builder: GraphBuilder, value: ir.Value) -> list[ir.Value]:
+    """Return what is left of the tensors that a scalar tells of: vectors of zeros and NaN."""
     tensor = _checked(value)
     if tensor is None:
-        return builder.reshape(value, [1])
+        return [builder.reshape(value, [1])]
     tensor = _before_rounding(tensor)
+    added = float16_operands(tensor)
+    return [_remainder(builder, each) for each in (added if all(map(_width, added)) else ()) or [tensor]]
+
+
+def _remainder(builder: GraphBuilder, tensor: ir.Value) -> ir.Value:
     width = _width(tensor)
     zeros = builder.constant(np.zeros((width, _COLUMNS)), tensor.dtype)
     return builder.reshape(builder.op("MatMul", [builder.reshape(tensor, [-1, width]), zeros]), [-1])

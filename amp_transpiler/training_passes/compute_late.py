@@ -20,7 +20,8 @@ class ComputeLate(Pass[PassResult]):
     can leave that in the forward pass, and the copies take memory all the time in between.
 
     1. What a node reads is alive anyway until its result is read, or takes no more memory than the result.
-    2. Results of the graph stay where they are computed.
+    2. Results of the graph stay where they are computed, but for those of other results and of inputs alone: low copies
+       of new masters are computed at the end.
 
     Sessions must run the nodes in their order. Shapes must be inferred. Only the main graph is edited.
     """
@@ -31,7 +32,13 @@ class ComputeLate(Pass[PassResult]):
         for node, reader in moves:
             model.graph.remove(node)
             model.graph.insert_before(reader, node)
-        return PassResult(model, modified=bool(moves), count=len(moves))
+        ends = [node for node in order.memory.nodes if order.is_for_the_end(node)]
+        if ends and ends == list(model.graph)[-len(ends) :]:
+            ends = []
+        for node in ends:
+            model.graph.remove(node)
+            model.graph.append(node)
+        return PassResult(model, modified=bool(moves or ends), count=len(moves) + len(ends))
 
 
 class _Order:
@@ -73,11 +80,22 @@ class _Order:
         self._places[node] = behind
         return reader
 
+    def is_for_the_end(self, node: ir.Node) -> bool:
+        """Whether a node makes nothing but large results of the graph, of values that stay alive anyway."""
+        if not all(value.is_graph_output() and not value.uses() and _has_size(value) for value in node.outputs):
+            return False
+        sources = [self.memory.of(value) for value in reads(node)]
+        return sum(map(bytes_of, node.outputs)) >= _LARGE and all(map(_stays, sources))
+
     def _more(self, source: ir.Value, place: int, behind: int) -> float:
         """Return the bytes that a value takes longer if the node at `place` reads it at a place `behind`."""
-        is_alive = source.producer() is None or source.is_graph_output() or not _has_size(source)
         ends = (other for other in self._last[source] if other != place)
-        return 0 if is_alive or max(ends, default=0) >= behind else bytes_of(source)
+        return 0 if _stays(source) or not _has_size(source) or max(ends, default=0) >= behind else bytes_of(source)
+
+
+def _stays(value: ir.Value) -> bool:
+    """Whether a value is alive until the end: an input, a constant or a result of the graph."""
+    return value.producer() is None or value.is_graph_output()
 
 
 def _size(node: ir.Node) -> int:

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _SPLIT_OPSET = 18  # Split takes the number of parts from here on
 _LARGE = 1 << 20  # elements that are better copied once than by a Slice and a Split
+_FEW = 8  # times: rows that are no more than this part of a matrix are cast without the others
 _MEMBERS_KEY = "amp_transpiler.members"  # of a Concat that joins gradients: it is one of a group
 
 
@@ -379,8 +380,10 @@ class _Writing:
             if self._is_wanted(value):
                 reads.setdefault(None, {}).setdefault(index, []).append(value)
         for dtype, members in reads.items():
-            source = matrix if dtype is None else builder.cast(matrix, dtype)
-            for index, part in self._split(builder, group, source, members).items():
+            source, begin = matrix, 0
+            if dtype is not None:
+                source, begin = _cast_rows(builder, group, matrix, members, dtype)
+            for index, part in self._split(builder, group, source, members, begin).items():
                 for value in members[index]:
                     self._take_over(value, part)
 
@@ -409,17 +412,25 @@ class _Writing:
         return value.is_graph_output() or any(not _narrows(node) for node in others)
 
     def _split(
-        self, builder: GraphBuilder, group: Group, matrix: ir.Value, members: Collection[int]
+        self,
+        builder: GraphBuilder,
+        group: Group,
+        matrix: ir.Value,
+        members: Collection[int],
+        begin: int = 0,
     ) -> dict[int, ir.Value]:
-        """Return members' values, those of equal shape that follow each other at once."""
+        """Return members' values, those of equal shape that follow each other at once.
+
+        `matrix` has the rows of the group's from `begin` on.
+        """
         values: dict[int, ir.Value] = {}
-        starts = [0, *itertools.accumulate(group.rows)]
+        starts = [start - begin for start in (0, *itertools.accumulate(group.rows))]
         for first, last in runs_of(group.shapes):
             some = [index for index in range(first, last) if index in members]
             shape, count = group.shapes[first], last - first
             together = 2 * len(some) > count > 1 and (count == len(group.chains) or group.sizes[first] < _LARGE)
             for a, b in [(first, last)] if together else [(index, index + 1) for index in some]:
-                rows = self._rows_of(builder, group, matrix, (starts[a], starts[b]), [(b - a) * shape[0], *shape[1:]])
+                rows = self._rows_of(builder, matrix, (starts[a], starts[b]), [(b - a) * shape[0], *shape[1:]])
                 if not together:
                     values[a] = rows
             if together:
@@ -427,24 +438,23 @@ class _Writing:
                 values.update((index, parts[index - first]) for index in some)
         return values
 
-    def _rows_of(
-        self, builder: GraphBuilder, group: Group, matrix: ir.Value, rows: tuple[int, int], shape: list[int]
-    ) -> ir.Value:
-        """Return rows of a group's matrix in another shape.
+    def _rows_of(self, builder: GraphBuilder, matrix: ir.Value, rows: tuple[int, int], shape: list[int]) -> ir.Value:
+        """Return rows of a matrix in another shape.
 
         The first are sliced of the matrix, others of a view of it: ONNX Runtime makes one Split of unequal sizes of
         Slices that are all of a tensor, and that copies a table as long as the tensor to the device in each run. The
         view has rows as the result has, if they fit: a result of the step that is a view would be copied.
         """
         start, end = rows
-        if (start, end) == (0, sum(group.rows)):
+        length, width = shape_of(matrix)
+        if (start, end) == (0, length):
             return builder.reshape(matrix, shape)
-        inner, count = math.prod(shape[1:]), sum(group.rows) * group.width
-        if start == 0 or inner == group.width or start * group.width % inner or count % inner:
+        inner, count = math.prod(shape[1:]), length * width
+        if start == 0 or inner == width or start * width % inner or count % inner:
             view = matrix if start == 0 else self._view(builder, matrix, [*shape_of(matrix), 1])
             return builder.reshape(builder.slice(view, [start], [end], [0]), shape)
         view = self._view(builder, matrix, [count // inner, *shape[1:]])
-        first = start * group.width // inner
+        first = start * width // inner
         return builder.slice(view, [first], [first + shape[0]], [0])
 
     def _view(self, builder: GraphBuilder, matrix: ir.Value, shape: list[int]) -> ir.Value:
@@ -487,6 +497,17 @@ class _Writing:
         node.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
             node.replace_input_with(index, value)
+
+
+def _cast_rows(
+    builder: GraphBuilder, group: Group, matrix: ir.Value, members: Collection[int], dtype: ir.DataType
+) -> tuple[ir.Value, int]:
+    """Return a matrix, or the rows of it that have some members, in another type; and the first of these rows."""
+    starts = [0, *itertools.accumulate(group.rows)]
+    begin, end = starts[min(members)], starts[max(members) + 1]
+    if _FEW * (end - begin) > starts[-1]:
+        return builder.cast(matrix, dtype), 0
+    return builder.cast(builder.slice(matrix, [begin], [end], [0]), dtype), begin
 
 
 def _narrows(node: ir.Node) -> bool:

@@ -17,6 +17,7 @@ from amp_transpiler.training_passes.take_over import take_over
 __all__ = ["PadClasses"]
 
 _LOWEST = {ir.DataType.FLOAT16: -65504.0}  # a score whose probability is 0
+_PADDED = (ir.DataType.FLOAT, ir.DataType.FLOAT16)  # what Pad has a kernel for on CUDA
 _LOWEST_WIDE = -1e30  # of bfloat16 and float32; what is subtracted from it stays finite
 
 
@@ -90,10 +91,37 @@ class _Widening:
         assert vector is not None
         return vector
 
-    def _wide_weight(self) -> ir.Value:
-        """Return the weight with zeros for the columns more, and its bias beside it."""
-        weight = self._builder.concat([self._weight, self._zero_rows()], self._columns.axis)
-        return self._builder.concat([weight, self._bias_columns()], 1 - self._columns.axis)
+    def _write_wide_weight(self) -> ir.Value:
+        """Return the weight with zeros for the columns more, and its bias beside it.
+
+        One kernel copies the weight and makes room; the bias is written there. What is beside it stays zero.
+        """
+        build, axis = self._builder, self._columns.axis
+        if self._weight.dtype not in _PADDED:
+            weight = build.concat([self._weight, self._zero_rows()], axis)
+            return build.concat([weight, self._bias_columns()], 1 - axis)
+        more = [self._more, self._extra] if axis == 0 else [self._extra, self._more]
+        padded = build.op("Pad", [self._weight, build.constant(np.array([0, 0, *more], np.int64))])
+        sizes = [size + extra for size, extra in zip(shape_of(self._weight), more, strict=True)]
+        indices = build.constant(self._bias_indices(sizes))
+        return build.reshape(build.op("ScatterND", [build.reshape(padded, [-1]), indices, self._wide_bias()]), sizes)
+
+    def _bias_columns(self) -> ir.Value:
+        """Return what stands beside the widened weight: its bias with the lowest scores, and zeros.
+
+        They are written in each step: as a constant, the zeros would take memory all the time.
+        """
+        build, axis = self._builder, self._columns.axis
+        column = build.reshape(self._wide_bias(), [-1, 1] if axis == 0 else [1, -1])
+        first = np.eye(1, self._extra, dtype=np.float32)
+        return build.mul(column, build.constant(first if axis == 0 else first.T, column.dtype))
+
+    def _bias_indices(self, sizes: Sequence[int]) -> np.ndarray:
+        """Return where the bias is in the wide weight, counted from its first element."""
+        rows, columns = sizes
+        if self._columns.axis == 0:
+            return np.arange(self._inner, rows * columns, columns, dtype=np.int64)[:, None]
+        return np.arange(self._inner * columns, (self._inner + 1) * columns, dtype=np.int64)[:, None]
 
     def _weight_again(self, slopes: ir.Value) -> ir.Value:
         """Return the weight with zeros for the columns more, written when the gradient by the scores is there.
@@ -109,16 +137,6 @@ class _Widening:
         zeros = np.zeros((self._more, self._inner), np.float32)
         return self._builder.constant(zeros if self._columns.axis == 0 else zeros.T, self._weight.dtype)
 
-    def _bias_columns(self) -> ir.Value:
-        """Return what stands beside the widened weight: its bias with the lowest scores, and zeros.
-
-        They are written in each step: as a constant, the zeros would take memory all the time.
-        """
-        build, axis = self._builder, self._columns.axis
-        column = build.reshape(self._wide_bias(), [-1, 1] if axis == 0 else [1, -1])
-        first = np.eye(1, self._extra, dtype=np.float32)
-        return build.mul(column, build.constant(first if axis == 0 else first.T, column.dtype))
-
     def _wide_bias(self) -> ir.Value:
         """Return the bias, or zeros, with the lowest scores behind it."""
         lowest = np.full(self._more, self._lowest)
@@ -131,7 +149,8 @@ class _Widening:
         product = self._columns.product
         left = product.inputs[0]
         assert left is not None
-        return self._builder.op(product.op_type, [self._beside_ones(left), self._wide_weight()], _attributes(product))
+        self._wide_weight = self._write_wide_weight()
+        return self._builder.op(product.op_type, [self._beside_ones(left), self._wide_weight], _attributes(product))
 
     def _beside_ones(self, rows: ir.Value) -> ir.Value:
         """Return rows with a column of ones behind them, and zeros behind that."""
@@ -174,7 +193,9 @@ class _Widening:
             return other
         self._at(reader.node, self._place_of(reader))
         if self._is_weight(other):
-            return self._weight_again(_slopes(reader))
+            # A copy of an input would live through the loss beside it; of a cast, it stands for what is cast.
+            is_input = self._weight.producer() is None
+            return self._weight_again(_slopes(reader)) if is_input else self._wide_weight
         sizes = list(shape_of(other))
         axis = 1 - _kept_axis(reader)
         sizes[axis] = self._more

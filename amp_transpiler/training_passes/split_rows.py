@@ -1,4 +1,4 @@
-"""Computes losses over many classes, of 16-bit scores, for one half of the samples after the other."""
+"""Computes losses over many classes, of 16-bit scores, for one part of the samples after the other."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from amp_transpiler.passes.manager import Pass, PassResult
 
 __all__ = ["SplitRows"]
 
-_LARGE = 1 << 24  # elements: 64 MB in float32. Below that, launching twice as many kernels costs more than it is worth
+_LARGE = 1 << 24  # elements: 64 MB in float32. Below that, launching more kernels costs more than it is worth
 _SMALL = 64  # times
+_PARTS = 4
 _FLOAT = ir.DataType.FLOAT
 _ELEMENTWISE = frozenset({"Abs", "Add", "Cast", "Div", "Equal", "Exp", "Mul", "Neg", "Not", "Sqrt", "Sub", "Where"})
 _ALONG_AXIS = {"GatherElements": 0, "LogSoftmax": -1, "ScatterElements": 0, "Softmax": -1}  # with the default axis
@@ -29,16 +30,16 @@ _SOFTMAX_BY_AXIS = 13  # the opset from which Softmax has one axis
 
 
 class SplitRows(Pass[PassResult]):
-    """Computes large float32 islands that pick by labels in two halves; counts the islands.
+    """Computes large float32 islands that pick by labels for some rows at a time; counts the islands.
 
     A cross entropy over a large vocabulary is such an island, and so is its gradient: between 16-bit scores and a loss
-    or a 16-bit gradient there are float32 tensors of twice their size, where a step needs the most memory anyway. Half
-    of the rows need half of these.
+    or a 16-bit gradient there are float32 tensors of twice their size, where a step needs the most memory anyway. A
+    part of the rows needs a part of these: with four, a result and what it is computed of take as much as the scores.
 
     1. An island begins with a cast from 16 bits to float32 and has only nodes that compute each row (index along the
        first axis) by itself, one that reads or writes by index among them. It ends in casts to 16 bits, in small
        results and in sums over the rows.
-    2. Each half is computed from a slice of what the island reads. Results are joined, sums are added.
+    2. Each part is computed from a slice of what the island reads. Results are joined, sums are added.
 
     All values are the same, to the bit, but for the sums over rows. Shapes must be inferred. Only the main graph is
     edited.
@@ -71,7 +72,7 @@ def _is_start(node: ir.Node, large: int) -> bool:
     value = node.outputs[0]
     sizes = _sizes(value)
     is_widening = value.dtype == _FLOAT and node.inputs[0] is not None and node.inputs[0].dtype in LOW_DTYPES
-    return is_widening and sizes is not None and len(sizes) > 1 and sizes[0] > 1 and math.prod(sizes) >= large
+    return is_widening and sizes is not None and len(sizes) > 1 and sizes[0] >= _PARTS and math.prod(sizes) >= large
 
 
 def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
@@ -95,7 +96,8 @@ class _Island:
         self._values = {start.outputs[0]}
         self._sums: set[ir.Value] = set()
         self.outputs: list[ir.Value] = []
-        self._halves: dict[tuple[ir.Value, int], tuple[ir.Value, ...]] = {}
+        self._borders = [rows * part // _PARTS for part in range(_PARTS + 1)]
+        self._cuts: dict[tuple[ir.Value, int], tuple[ir.Value, ...]] = {}
 
     @classmethod
     def grow(cls, model: ir.Model, start: ir.Node) -> _Island:
@@ -126,7 +128,7 @@ class _Island:
         self.nodes.append(node)
 
     def _is_small(self, value: ir.Value | None) -> bool:
-        """Whether a value is so small beside the first one that it is joined again rather than computed by halves."""
+        """Whether a value is so small beside the first one that it is joined again rather than computed in parts."""
         sizes = _sizes(value)
         return sizes is not None and math.prod(sizes) * _SMALL <= self._most
 
@@ -155,7 +157,7 @@ class _Island:
             axis = _ALONG_AXIS[node.op_type] if attribute is None else attribute.as_int()
             by_axis = "Softmax" not in node.op_type or self._opset >= _SOFTMAX_BY_AXIS
             has_rows = all(_sizes(value) is not None and _rows_of(value) == self.rows for value in node.inputs)
-            return has_rows and by_axis and axis % len(sizes) != 0
+            return has_rows and by_axis and axis % len(sizes) != 0 and node.inputs[0] in self._values
         if node.op_type not in _ELEMENTWISE or (node.op_type == "Cast" and node.inputs[0] not in self._values):
             return False
         return all(_sizes(value) is not None for value in node.inputs)
@@ -187,14 +189,13 @@ class _Island:
         return len(wide) > 1 and not any(value in wide for value in self.outputs)
 
     def split(self, builder: GraphBuilder) -> None:
-        """Replace the nodes by two copies for half of the rows each."""
-        middle = self.rows // 2
-        halves = [self._half(builder, 0), self._half(builder, middle)]
+        """Replace the nodes by copies for a part of the rows each."""
+        copies = [self._copy(builder, part) for part in range(_PARTS)]
         for value in self.outputs:
             node = value.producer()
             assert node is not None
             builder.metadata = dict(node.metadata_props)
-            parts = [half[value] for half in halves]
+            parts = [copy[value] for copy in copies]
             # No Add: ONNX Runtime would fuse it with a product, which then runs after much else.
             joined = builder.op("Sum", parts) if value in self._sums else builder.concat(parts, 0)
             joined.shape = value.shape
@@ -205,45 +206,43 @@ class _Island:
         for node in reversed(self.nodes):
             builder.graph.remove(node, safe=True)
 
-    def _half(self, builder: GraphBuilder, start: int) -> dict[ir.Value, ir.Value]:
-        """Write the nodes for the half that begins with row `start`; return what stands for each value there."""
+    def _copy(self, builder: GraphBuilder, part: int) -> dict[ir.Value, ir.Value]:
+        """Write the nodes for a part of the rows; return what stands for each value there."""
         copies: dict[ir.Value, ir.Value] = {}
         for node in self.nodes:
             builder.metadata = dict(node.metadata_props)
-            inputs = [self._part(builder, node, value, copies, start) for value in node.inputs]
+            inputs = [self._operand(builder, node, value, copies, part) for value in node.inputs]
             (copies[node.outputs[0]],) = builder.nodes(node.op_type, inputs, _attributes(node))
         return copies
 
-    def _part(
+    def _operand(
         self,
         builder: GraphBuilder,
         node: ir.Node,
         value: ir.Value | None,
         copies: dict[ir.Value, ir.Value],
-        start: int,
+        part: int,
     ) -> ir.Value | None:
-        """Return what the copy of `node` reads in the place of `value`: of a tensor with rows, the rows of the half."""
+        """Return what the copy of `node` reads in the place of `value`: of a tensor with rows, those of the part."""
         if value is None or value in copies:
             return None if value is None else copies[value]
         if self._weighs_rows(node):
-            return self._cut(builder, value, 1, start)
+            return self._cut(builder, value, 1, part)
         sizes, of_result = _sizes(value), _sizes(node.outputs[0])
         has_rows = sizes is not None and sizes[:1] == (self.rows,)
         if node.outputs[0] in self._sums or not has_rows or len(sizes or ()) < len(of_result or ()):
             return value  # axes of a sum, or what is the same for all rows
-        copies[value] = self._cut(builder, value, 0, start)
+        copies[value] = self._cut(builder, value, 0, part)
         return copies[value]
 
-    def _cut(self, builder: GraphBuilder, value: ir.Value, axis: int, start: int) -> ir.Value:
-        """Return the half of a value that begins with a row. Both are cut at once, as ONNX Runtime would.
-
-        It would do so in a node of its own, which runs later than it should.
-        """
-        if (value, axis) not in self._halves:
-            middle = self.rows // 2
-            sizes = builder.constant(np.array([middle, self.rows - middle], np.int64))
-            self._halves[value, axis] = builder.nodes("Split", [value, sizes], {"axis": axis}, outputs=2)
-        return self._halves[value, axis][1 if start else 0]
+    def _cut(self, builder: GraphBuilder, value: ir.Value, axis: int, part: int) -> ir.Value:
+        """Return a part of a value along the axis of its rows: of a small one, all parts are cut at once."""
+        if not self._is_small(value):
+            return builder.slice(value, [self._borders[part]], [self._borders[part + 1]], [axis])
+        if (value, axis) not in self._cuts:
+            sizes = builder.constant(np.diff(np.array(self._borders, np.int64)))
+            self._cuts[value, axis] = builder.nodes("Split", [value, sizes], {"axis": axis}, outputs=_PARTS)
+        return self._cuts[value, axis][part]
 
 
 def _rows_of(value: ir.Value | None) -> int | None:

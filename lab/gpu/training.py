@@ -18,7 +18,11 @@ from programs.ours import training_step
 from programs.sessions import Sessions
 from programs.sizes import NETWORKS, Network, feeds_of, small
 
-__all__ = ["compiled_training", "torch_training", "training"]
+__all__ = ["STEPS_OF_MEMORY", "compiled_training", "torch_training", "training"]
+
+STEPS_OF_MEMORY = (1, 3)
+"""The steps behind which the device's memory is read: the state is written anew by the first of them, and lies where
+it stays from the third on."""
 
 
 def _network(task: Task, name: str) -> Network:
@@ -42,7 +46,10 @@ def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Reco
     sessions.folder.mkdir()
     executor = static.Executor(place, cuda_graph=captured)
     executor.run(step.startup)
+    grown = {"startup": megabytes(before, place.memory_in_use())}
     losses: list[Any] = []
+
+    steps = 1
 
     def run() -> None:
         losses[:] = executor.run(program, feeds, [step.loss.name], return_numpy=False)
@@ -52,6 +59,13 @@ def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Reco
 
     run()
     yield {"first_loss": loss()}
+    # The arena's own statistics have no way out of ONNX Runtime's Python package: what it takes from the device has.
+    for last in STEPS_OF_MEMORY:
+        while steps < last:
+            run()
+            steps += 1
+        grown[f"step {last}"] = megabytes(before, place.memory_in_use())
+    yield {"grown_mb": grown}
     sessions.used.clear()
     yield timed(run, tiny=task.tiny, wait=lambda: to_host(losses[0]))
     yield {"memory_mb": megabytes(before, place.peak_memory()), "loss": loss()}

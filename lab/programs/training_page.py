@@ -25,7 +25,8 @@ over stand-ins for CUDA's libraries (`lab/launches.py`), which is the real provi
 kernels and arena; milliseconds are predicted.
 
 Networks: AMD's network of pointwise convolutions as in `examples/train_convnet.py`; RAF's BERT of one layer as in
-`examples/raf_bert.py`; ResNet-18 on pictures of {pixels} pixels, batch {pictures}, Momentum; a transformer of the sizes
+`examples/raf_bert.py`; ResNet-18 on pictures of {pixels} pixels, batch {pictures}, and ResNet-50, batch {fewer},
+Momentum; a transformer of the sizes
 of BERT-base with four layers, batch {batch}, {tokens} tokens, AdamW. PyTorch, beside them, is eager mode: autocast and
 a gradient scaler, fused attention, a fused optimizer, counted operator by operator in the same run on tensors without
 contents.
@@ -84,6 +85,7 @@ def page(found: Record) -> str:
     versions = {"ort": _version("onnxruntime-gpu", "onnxruntime"), "torch": _version("torch")}
     resnet, bert = NETWORKS["resnet18"], NETWORKS["transformer"]
     sizes = {"pixels": resnet.size, "pictures": resnet.batch, "batch": bert.batch, "tokens": bert.size}
+    sizes["fewer"] = NETWORKS["resnet50"].batch
     layouts = LAYOUTS.get(found["layouts"], f"{found['layouts']} layouts of addresses")
     head = HEAD.format(date=dt.datetime.now(tz=dt.UTC).date(), **versions, **sizes, layouts=layouts)
     return head + _joined(found, RESERVED + BYTES, PREDICTED, LEFT, ON_CPU)

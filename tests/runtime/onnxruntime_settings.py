@@ -144,6 +144,14 @@ RUNTIME_SETTINGS = (
         "it can keep a large result for a long time",
         _LEAN,
     ),
+    RuntimeSetting(
+        "optimizer",
+        "GatherSliceToSplitFusion",
+        "off",
+        _STEPS,
+        "what it puts in place of slices cuts all of them at once, when no other node can run: a loss of pieces would "
+        "hold all pieces beside the whole",
+    ),
     RuntimeSetting("optimizer", "ReshapeFusion", "off", _STEPS, _DELAYS),
     RuntimeSetting("optimizer", "TransposeOptimizer", "off", _STEPS, _DELAYS),
     *(RuntimeSetting("optimizer", name, "off", _CPU_STEPS, _IDLE) for name in IDLE_OPTIMIZERS),

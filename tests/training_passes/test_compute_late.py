@@ -27,7 +27,10 @@ ORDERS = {
         "a = Concat <axis = 0> (x, x) u = Slice (a, zero, one) b = Sin (x) c = Cos (b) y = Add (u, c)",
         "Concat Slice Sin Cos Add",
     ),
-    "a result of the graph": ("y = Neg (x) b = Sin (x) c = Cos (b) z = Abs (c)", "Neg Sin Cos Abs"),
+    "a result of the graph": ("b = Sin (x) y = Neg (b) c = Cos (b) z = Abs (c)", "Sin Neg Cos Abs"),
+    "a result of inputs alone": ("y = Neg (x) b = Sin (x) c = Cos (b) z = Abs (c)", "Sin Cos Abs Neg"),
+    "a result of another one": ("y = Neg (x) z = Exp (y) b = Sin (x) c = Cos (b)", "Neg Sin Cos Exp"),
+    "results at the end": ("b = Sin (x) y = Neg (x) z = Exp (y)", "Sin Neg Exp"),
     "small results": ("s = Neg (t) b = Sin (x) c = Cos (b) y = Add (s, c)", "Neg Sin Cos Add"),
 }
 

@@ -134,6 +134,28 @@ def test_low_gradients_and_low_copies_are_cast_together():
     check_numbers(before, model, result, bindings)
 
 
+def test_few_low_copies_are_cast_without_the_rest():
+    """Vectors that stay float32 are a small part of the masters that they are rows of."""
+    lines = ["d{i} = Mul(rate, g{i})", "n{i} = Sub(w{i}, d{i})", "c{i} = Cast<to=10>(w{i})", "r{i} = Neg(c{i})"]
+    updates = [("float[{s}]", "w{i}", "n{i}"), ("float16[{s}]", "r{i}", "r{i}")]
+    model, bindings = step(
+        4, lines, ["float[{s}] x{i}", "float[{s}] w{i}"], updates, ["4"] * 3 + ["50,4"], "float rate"
+    )
+    for node in list(model.graph):
+        if str(node.outputs[0].name)[0] in "cr":
+            node.metadata_props[ROLE_KEY] = "backward"
+    last = next(value for value in model.graph.outputs if value.name == "r3")
+    model.graph.outputs.remove(last)
+    model.graph.remove([last.producer().inputs[0].producer(), last.producer()][::-1], safe=True)
+    del bindings["w3"], bindings["r3"]
+    bindings |= {"w3": "n3"}
+    before = model.clone()
+    result = grouped(model, {name: new for name, new in bindings.items() if name.startswith("w")})
+    casts = [node for node in model.graph if node.op_type == "Cast"]
+    assert [int(np.prod(node.outputs[0].shape)) for node in casts] == [12]
+    check_numbers(before, model, result, bindings)
+
+
 def test_the_joined_gradients_are_named():
     model, bindings = momentum(3)
     grouped(model, bindings)

@@ -109,6 +109,38 @@ def test_a_sum_of_float32_slopes_stays_float32(run):
         np.testing.assert_allclose(new.astype("f"), old.astype("f"), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("kind", FORWARD)
+@pytest.mark.parametrize("is_cast", [True, False], ids=["a cast", "an input"])
+def test_a_weight_that_is_cast_is_copied_once(kind, is_cast):
+    """Its copy stands for it until the gradient is there; that of an input would be alive beside it."""
+    model = last_layer(kind, "float16", total="product")
+    if is_cast:
+        weight = model.graph.initializers["w"]
+        wide = ir.Value(name="wide", type=ir.TensorType(ir.DataType.FLOAT), shape=weight.shape)
+        model.graph.inputs.append(wide)
+        low = ir.node("Cast", [wide], {"to": ir.DataType.FLOAT16})
+        low.outputs[0].type, low.outputs[0].shape = weight.type, weight.shape
+        weight.replace_all_uses_with(low.outputs[0])
+        model.graph.insert_before(model.graph[0], low)
+    assert run_pass(PadClasses(always), model).count == 1
+    infer_shapes(model)
+    copies = [node for node in model.graph if node.op_type in ("Pad", "Concat") and _is_weight(node.outputs[0])]
+    assert [node.op_type for node in copies] == (["Pad"] if is_cast else ["Pad", "Concat"])
+
+
+@pytest.mark.parametrize(("dtype", "kernel"), [("float", "Pad"), ("float16", "Pad"), ("bfloat16", "Concat")])
+def test_the_first_copy_has_a_kernel_on_cuda(dtype, kernel):
+    """ONNX Runtime's Pad is not registered for bfloat16 there."""
+    model = last_layer("tied", dtype)
+    assert run_pass(PadClasses(always), model).count == 1
+    copy = next(node for node in model.graph if "w" in [value.name for value in node.inputs])
+    assert copy.op_type == kernel
+
+
+def _is_weight(value):
+    return sorted(value.shape) in ([INPUTS, 16], [8, 16])
+
+
 KEPT = {
     "scores that are read": {"more": "o = Exp (p)", "outputs": f", float[{ROWS},{CLASSES}] o"},
     "log probabilities that are read": {"more": "o = Neg (q)", "outputs": f", float[{ROWS},{CLASSES}] o"},
