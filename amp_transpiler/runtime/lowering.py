@@ -34,6 +34,7 @@ from amp_transpiler.training_passes import (
     CastTogether,
     CentreByProducts,
     CheckByProducts,
+    DeadKeyBiases,
     DropIdentities,
     Formulation,
     FuseProducts,
@@ -56,7 +57,6 @@ from amp_transpiler.training_passes import (
     RoundSlopes,
     SplitRows,
     SumByProducts,
-    UnfeltKeys,
     WeightGradients,
     Worth,
     WriteInPlace,
@@ -158,7 +158,7 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         joined = [PadInLow(), MeanByProducts(), SumByProducts(), JoinProducts(), CancelTransposes()]
         PassManager([*joined, MoveRowFactors()])(model)
     if tensor_cores:
-        leaner = [UnfeltKeys(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
+        leaner = [DeadKeyBiases(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
         means = CentreByProducts() if is_low else MeanByProducts()
         PassManager([*leaner, means, BiasColumns(), FuseUpdates()])(model)
     if is_low:

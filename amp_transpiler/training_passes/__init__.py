@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.centre_by_products import CentreByProducts as CentreByProducts
     from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
     from amp_transpiler.training_passes.compute_late import ComputeLate as ComputeLate
+    from amp_transpiler.training_passes.dead_key_biases import DeadKeyBiases as DeadKeyBiases
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
     from amp_transpiler.training_passes.free_unread import FreeUnread as FreeUnread
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.split_rows import SplitRows as SplitRows
     from amp_transpiler.training_passes.split_scatters import SplitScatters as SplitScatters
     from amp_transpiler.training_passes.sum_by_products import SumByProducts as SumByProducts
-    from amp_transpiler.training_passes.unfelt_keys import UnfeltKeys as UnfeltKeys
     from amp_transpiler.training_passes.weight_gradients import (
         Formulation as Formulation,
         WeightGradients as WeightGradients,

@@ -18,9 +18,9 @@ from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.batch_norm_forms import NormalizedBatch
 from amp_transpiler.training_passes.batch_norm_rows import can_be_rows
 from amp_transpiler.training_passes.cheapest_batch_norm import cheapest_form
+from amp_transpiler.training_passes.dead_biases import take_dead_bias
 from amp_transpiler.training_passes.normalized_convolution import NormalizedConvolution
 from amp_transpiler.training_passes.take_over import take_over
-from amp_transpiler.training_passes.unfelt_biases import take_unfelt_bias
 
 __all__ = ["LowerBatchNorm"]
 
@@ -39,7 +39,7 @@ class LowerBatchNorm(Pass[PassResult]):
        minus the square of the mean cancels.
     3. Running statistics are `running * momentum + batch * (1 - momentum)`, with the population variance, in the types
        declared for them; those of layers of one size are updated together. The bias of a convolution in front is left
-       out of it (see `unfelt_biases`), and added to the mean here.
+       out of it (see `dead_biases`), and added to the mean here.
     4. Where all sizes of X are known, it is normalised by rows (see `batch_norm_rows`), and so is the gradient in the
        backward pass, as far as the rule of BatchNormalization has written that and nothing has been put between.
     5. Where only the gradients of a convolution read that of X, they are rewritten with it if that is faster (see
@@ -105,7 +105,7 @@ class _Scope:
         for node in nodes:
             x = _inputs(node)[0]
             builder = self._builder(node)
-            bias = take_unfelt_bias(node, self._gradients, self._builder)
+            bias = take_dead_bias(node, self._gradients, self._builder)
             if self._by_rows and can_be_rows(x, builder.opset):
                 running = self._as_rows(node, builder, bias)
                 groups.setdefault(_likeness(node), []).append(running)

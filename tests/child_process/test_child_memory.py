@@ -25,7 +25,7 @@ ADDS = """
 net (float[n] x) => (float[n] y) { a = Add(x, x)  b = Mul(a, x)  y = Sub(b, a) }
 """
 # In float16 the first product overflows, but nobody feels it there: the other branch of Where is taken.
-UNFELT = """
+DEAD_BIAS = """
 <ir_version: 8, opset_import: ["" : 17]>
 net (float[4] x) => (float[4] y) <float[4] w = {100000.0, 1.1, 2.3, 3.7}, bool[4] m = {0, 1, 1, 1}, float z = {0.5}> {
     big = Mul(x, w)
@@ -70,7 +70,7 @@ def _resident(pid: int) -> int:
 
 
 def test_what_overflows_where_nothing_is_felt_adds_nothing():
-    program = _plain(UNFELT)
+    program = _plain(DEAD_BIAS)
     names = {node.outputs[0].name: node.name for node in program.model.graph}
     found = _evidence(program, np.float32([3.0, 1.3, 1.7, 1.1]))
     assert all(np.isfinite(list(found.node_errors.values())))

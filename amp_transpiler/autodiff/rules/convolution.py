@@ -73,7 +73,7 @@ def _transposed_window(
 
 
 def _bias_gradient(g: Expr) -> Expr:
-    """Return the sums of `g`. Their nodes are marked: training_passes/unfelt_biases.py finds those that are 0."""
+    """Return the sums of `g`. Their nodes are marked: training_passes/dead_biases.py finds those that are 0."""
     with marks(g.builder, g.builder.names.fresh("bias_gradient")):
         gradient = _sums_by_channel(g)
     result(gradient.value, 2)

@@ -12,13 +12,13 @@ from amp_transpiler.graph.marked_gradients import GRADIENT_KEY, MarkedGradient
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.training_passes.take_over import take_over
 
-__all__ = ["take_unfelt_bias"]
+__all__ = ["take_dead_bias"]
 
 _BIAS = 2  # the input of a convolution
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
-def take_unfelt_bias(
+def take_dead_bias(
     node: ir.Node, gradients: Iterable[MarkedGradient], builder_at: Callable[[ir.Node], GraphBuilder]
 ) -> ir.Value | None:
     """Leave the bias out of the convolution whose result a node normalises; return it, or None if it stays.

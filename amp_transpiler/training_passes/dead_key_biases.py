@@ -15,13 +15,13 @@ from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 
-__all__ = ["UnfeltKeys"]
+__all__ = ["DeadKeyBiases"]
 
 _SLOPES = parse_form("Mul(shares, Sub(slopes, sums))")
 _VIEWS = ("Reshape", "Transpose")
 
 
-class UnfeltKeys(Pass[PassResult]):
+class DeadKeyBiases(Pass[PassResult]):
     """Leaves the bias out of an attention's keys in a training step; counts the biases.
 
     A bias of the keys adds one number to all scores of a query, and a Softmax takes it away. So no result changes, and
@@ -35,7 +35,7 @@ class UnfeltKeys(Pass[PassResult]):
     """
 
     def call(self, model: ir.Model) -> PassResult:
-        builder, count = GraphBuilder(model, prefix="keys/"), 0
+        builder, count = GraphBuilder(model, prefix="key_biases/"), 0
         for node in [node for node in model.graph if node.op_type == "Softmax" and is_standard(node)]:
             keys = _keys(node)
             if keys is not None:
@@ -136,14 +136,17 @@ def _leave_out(builder: GraphBuilder, total: ir.Node, keys: ir.Value, slopes: li
     bias = next(value for value in total.inputs if value is not None and value is not keys)
     total.outputs[0].replace_all_uses_with(keys)
     builder.graph.remove(total, safe=True)
-    for node in slopes:
-        for use in node.outputs[0].uses():
-            if (
-                use.idx == 1 and use.node.op_type == "MatMul" and is_standard(use.node)
-            ):  # of queries: the keys' gradient
-                for reader in list(_readers(use.node.outputs[0])):
-                    if reader is not None and _sums_rows(reader):
-                        _write_zeros(builder, reader, bias)
+    for gradient in [product for node in slopes for product in _gradients_of_keys(node)]:
+        for reader in list(_readers(gradient.outputs[0])):
+            if reader is not None and _sums_rows(reader):
+                _write_zeros(builder, reader, bias)
+
+
+def _gradients_of_keys(slopes: ir.Node) -> Iterator[ir.Node]:
+    """Yield the products of queries and the gradient of the scores, which its columns add up."""
+    for use in slopes.outputs[0].uses():
+        if use.idx == 1 and use.node.op_type == "MatMul" and is_standard(use.node):
+            yield use.node
 
 
 def _sums_rows(node: ir.Node) -> bool:

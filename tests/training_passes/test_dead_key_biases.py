@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.training_passes import UnfeltKeys
+from amp_transpiler.training_passes import DeadKeyBiases
 from tests.support import array
 from tests.training_passes.training_step import outline, step
 
@@ -42,7 +42,7 @@ def test_a_bias_of_keys_leaves_the_step(name, run):
     sizes = {"x": (16, 12), "w": (12, 12), "b": (12,), "q": (2, 3, 8, 4), "g": (2, 3, 8, 8), "mask": (2, 1, 1, 8)}
     feeds = {key: array(*size, seed=index) for index, (key, size) in enumerate(sizes.items())}
     before, sums = run(model, feeds), outline(model).split().count("Add")
-    assert run_pass(UnfeltKeys(), model).count == count
+    assert run_pass(DeadKeyBiases(), model).count == count
     assert outline(model).split().count("Add") == sums - count
     after = run(model, feeds)
     for old, new in zip(before, after, strict=True):
