@@ -227,7 +227,7 @@ def test_a_tolerance_may_be_text(given, expected, monkeypatch):
         seen["tolerance"] = policy.limits.tolerance
         raise OptionError("enough")
 
-    monkeypatch.setattr("amp_transpiler.stages.convert_and_compare", stop)
+    monkeypatch.setattr("amp_transpiler.alternatives.best_conversion.convert_and_compare", stop)
     with pytest.raises(OptionError, match="enough"):
         amp.transpile(model(13, SIMPLE), tolerance=given, prefer="size")
     assert seen["tolerance"] == pytest.approx(expected)

@@ -11,6 +11,8 @@ from amp_transpiler.job import Job
 from amp_transpiler.precision.policy import InParts, Policy
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.facts import Rescaling
+from amp_transpiler.targets.arithmetic import CUDA_TABLE
+from amp_transpiler.targets.measured import arithmetic_for
 from amp_transpiler.verification.accuracy import CannotCompare, Reference
 from amp_transpiler.verification.verify import Compared, Programs, check_source, convert_and_compare, reference_for
 
@@ -79,8 +81,9 @@ def _or_rescaled(job: Job, best: Best) -> Best:
 
 def _or_in_parts(job: Job, best: Best) -> Best:
     """Return a conversion, or that with products in parts if it is better."""
-    if job.plan.options.split_sums != "auto":
-        return best
+    arithmetic = arithmetic_for(job.policy.target, job.policy.device)
+    if job.plan.options.split_sums != "auto" or arithmetic is None or arithmetic.table == CUDA_TABLE:
+        return best  # CUDA adds up in float32
     from amp_transpiler.alternatives.in_parts import is_better_in_parts, may_have_parts, parts_for, used_parts
 
     if not may_have_parts(best.prepared, job.policy):

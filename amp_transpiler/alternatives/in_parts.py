@@ -31,7 +31,7 @@ from amp_transpiler.precision.split_sums import PARTS, may_split, summed_terms
 from amp_transpiler.program.program import Program
 from amp_transpiler.report.facts import Parting
 from amp_transpiler.runtime.ort import error_text
-from amp_transpiler.targets.arithmetic import CUDA_TABLE, DeviceArithmetic
+from amp_transpiler.targets.arithmetic import DeviceArithmetic
 from amp_transpiler.targets.schemas_only import SCHEMAS_ONLY
 from amp_transpiler.verification.accuracy import intermediate_values
 from amp_transpiler.verification.conversions import judging_arithmetic
@@ -83,7 +83,7 @@ def parts_for(
         InputError: the user's do not fit the model.
     """
     arithmetic = judging_arithmetic(prepared, policy)
-    if arithmetic is None or arithmetic.table == CUDA_TABLE:
+    if arithmetic is None:
         return {}
     held, chosen = list(_held(prepared.model, compared, policy, arithmetic)), {}
     if not held:

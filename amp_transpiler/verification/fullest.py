@@ -36,6 +36,8 @@ _NO_WORSE = 1.02  # times the error of the conversion by the rules at a hundredt
 def fullest(conversions: Conversions, policy: Policy, *, limited: bool) -> Measured | None:
     """Return a conversion with more low nodes than that by the rules, which keeps the limits; None if there is none.
 
+    For a target that builds engines.
+
     Args:
         conversions: the program, and the data to compare on.
         policy: how to decide by the rules, with the ranges that were seen.
@@ -45,7 +47,7 @@ def fullest(conversions: Conversions, policy: Policy, *, limited: bool) -> Measu
         CannotCompare: an emulated program does not run.
         InputError: the user's metric fails.
     """
-    if not limited or policy.settled or policy.objective != "low" or not policy.target.builds_engines:
+    if not limited or policy.settled or policy.objective != "low":
         return None
     model = conversions.prepared.model
     by_rules = assign(model, policy, conversions.ranges)

@@ -31,7 +31,6 @@ from amp_transpiler.verification.bound_search import Trial, turn
 from amp_transpiler.verification.calibrate import calibrate
 from amp_transpiler.verification.conversions import Conversions, Found, Measured
 from amp_transpiler.verification.evidence_cache import Outcome, Outcomes, remembered_evidence
-from amp_transpiler.verification.fullest import fullest
 from amp_transpiler.verification.sensitivity import collect_evidence, low_forms
 
 __all__ = ["Found", "best_conversion", "worst_error"]
@@ -83,7 +82,7 @@ def best_conversion(
         with conversions.phase("calibrate"):
             evidence = _ranges_seen(conversions, notes)
             policy = dataclasses.replace(policy, evidence=evidence)
-        if evidence is not None and (fuller := fullest(conversions, policy, limited=limited)):
+        if evidence is not None and (fuller := _fuller(conversions, policy, limited=limited)):
             return Found(fuller, evidence)
     tried = [conversions.measured(policy, confirm=True)]
     holds = tried[0].excess <= 1.0 or not policy.search_runs
@@ -156,6 +155,15 @@ def _with_thresholds(conversions: Conversions, notes: list[str]) -> Conversions:
         ranges = _ranges_seen(conversions, notes)
     thresholds = dataclasses.replace(conversions.policy.thresholds, seen={} if ranges is None else ranges.ranges)
     return dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, thresholds=thresholds))
+
+
+def _fuller(conversions: Conversions, policy: Policy, *, limited: bool) -> Measured | None:
+    """Return a conversion with more low nodes than that by the rules, for a target that builds engines."""
+    if not policy.target.builds_engines:
+        return None
+    from amp_transpiler.verification.fullest import fullest  # for few targets
+
+    return fullest(conversions, policy, limited=limited)
 
 
 def _ranges_seen(conversions: Conversions, notes: list[str]) -> Evidence | None:
