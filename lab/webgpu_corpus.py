@@ -44,8 +44,6 @@ against float32 on the CPU, *float32 there* that of the source itself on the pro
 infinite, and the provider is off by at most twice of what is stated and what float32 is off by there. Where float32
 itself is further off than what is stated, nothing is shown of the verdict: the provider is wrong, or the source is low.
 
-Not run yet: rapidocr's PP-OCRv6_rec_small, whose search runs some seventy conversions over emulated sums.
-
 | | |
 | --- | --- |
 | models | {models} |

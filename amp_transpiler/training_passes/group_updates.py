@@ -502,9 +502,13 @@ class _Writing:
 def _cast_rows(
     builder: GraphBuilder, group: Group, matrix: ir.Value, members: Collection[int], dtype: ir.DataType
 ) -> tuple[ir.Value, int]:
-    """Return a matrix, or the rows of it that have some members, in another type; and the first of these rows."""
+    """Return a matrix, or some rows of it, in another type; and the first of these rows.
+
+    The rows are whole runs of members of equal shape, for one Split may take a run apart.
+    """
     starts = [0, *itertools.accumulate(group.rows)]
-    begin, end = starts[min(members)], starts[max(members) + 1]
+    runs = [run for run in runs_of(group.shapes) if any(index in members for index in range(*run))]
+    begin, end = starts[runs[0][0]], starts[runs[-1][1]]
     if _FEW * (end - begin) > starts[-1]:
         return builder.cast(matrix, dtype), 0
     return builder.cast(builder.slice(matrix, [begin], [end], [0]), dtype), begin
