@@ -31,9 +31,9 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.training_passes.batch_norm_views import ChannelSums
 from amp_transpiler.training_passes.contrib_node import contrib
 
-__all__ = ["ONES", "LayerGradients", "Moments", "summed_products"]
+__all__ = ["LayerGradients", "Moments", "summed_products"]
 
-ONES = 8  # rows, as products on tensor cores want
+_ALIGNED = 8  # channels, as products on tensor cores want
 _MANY = 32  # sums of samples, of which the roundings to 16 bits cancel mostly
 _DIVISOR = 32.0  # of data in 16 bits: the factors of the data in their gradient are smaller than 16 bits resolve
 
@@ -60,7 +60,7 @@ class Moments:
 
     Attributes:
         shape: of the data, [N, C, ...].
-        data: [N, C + 8, n], the data, centred, and ones behind; in 16 bits divided by `_DIVISOR`.
+        data: [N, D, n], the data, centred, and ones behind up to a multiple of 8; in 16 bits divided by `_DIVISOR`.
         weight: [M, C], float32.
         rest: [1, C], float32: the mean of the centred data, before they are divided; None in float32, where it is none.
         turned: [M, C], float32: `W G`.
@@ -113,6 +113,11 @@ class Moments:
         """The number of channels of the result, M."""
         return shape_of(self.weight)[0]
 
+    @property
+    def ones(self) -> int:
+        """The number of channels of ones behind the data, D - C."""
+        return shape_of(self.data)[1] - self.shape[1]
+
     def affine(self, builder: GraphBuilder, scale: ir.Value, bias: ir.Value) -> ir.Value:
         """Return the normalised result of the convolution times `scale` plus `bias`, which are [M]."""
         shift = builder.reshape(builder.high(bias), [self.channels, 1])
@@ -158,15 +163,15 @@ class Moments:
         return builder.mul(builder.reshape(builder.high(scale), [self.channels, 1]), self.inverse)
 
     def _with_column(self, builder: GraphBuilder, matrix: ir.Value, column: ir.Value) -> ir.Value:
-        """Return a matrix [M, C] with what is multiplied with ones behind, [M, C + 8]."""
-        zeros = builder.constant(np.zeros((self.channels, ONES - 1)))
-        return builder.concat([matrix, column, zeros], 1)
+        """Return a matrix [M, C] with what is multiplied with ones behind, [M, D]."""
+        more = [(self.channels, self.ones - 1)] if self.ones > 1 else []
+        return builder.concat([matrix, column, *(builder.constant(np.zeros(shape)) for shape in more)], 1)
 
     def _convolved(self, builder: GraphBuilder, matrix: ir.Value) -> ir.Value:
         """Return a matrix times the data, with their plane and in their type."""
         rows, (samples, channels, *plane) = shape_of(matrix)[0], self.shape
-        weight = builder.reshape(builder.cast(matrix, self.data.dtype), [rows, channels + ONES, *self._taps])
-        return builder.op("Conv", [builder.reshape(self.data, [samples, channels + ONES, *plane]), weight])
+        weight = builder.reshape(builder.cast(matrix, self.data.dtype), [rows, channels + self.ones, *self._taps])
+        return builder.op("Conv", [builder.reshape(self.data, [samples, channels + self.ones, *plane]), weight])
 
     def _sums(self, builder: GraphBuilder, g: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Return the sums of `g` with the centred data, [M, C], and those of `g`, [M, 1]."""
@@ -208,14 +213,15 @@ def _divisor(data: ir.Value) -> float:
 
 
 def _centred(builder: GraphBuilder, data: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return centred data with rows of ones behind, [N, C + 8, n], and the mean that was taken off, [C] in float32."""
+    """Return centred data with rows of ones behind, [N, D, n], and the mean that was taken off, [C] in float32."""
     samples, channels, *plane = shape_of(data)
     sums = ChannelSums.of(data, 1)
     mean = sums.sums(builder, data, 1 / (sums.factor * samples * math.prod(plane)))
     column = builder.reshape(builder.cast(mean, data.dtype), [channels, *[1] * len(plane)])
     share = 1 / _divisor(data)
     rows = builder.reshape(_times(builder, builder.sub(data, column), share), [samples, channels, math.prod(plane)])
-    pads = builder.constant(np.array([0, 0, 0, 0, ONES, 0], np.int64))
+    ones = _ALIGNED - channels % _ALIGNED  # one at least
+    pads = builder.constant(np.array([0, 0, 0, 0, ones, 0], np.int64))
     return builder.op("Pad", [rows, pads, builder.constant(share, rows.dtype)]), mean
 
 

@@ -43,5 +43,5 @@ def test_a_further_layer_takes_few_launches(counted, level):
     two, four = (counted.program(PROGRAM, level, str(layers)) for layers in (2, 4))
     for kind, most in MOST[level].items():
         assert four.get(kind, 0) - two.get(kind, 0) <= 2 * most, (kind, two, four)
-    # No activation is copied for its shape; parameters are, in pieces of their group's matrix.
-    assert four["memcpy"].get("count", 0) <= two["memcpy"].get("count", 0) + 1
+    # No activation is copied for its shape; parameters are, in at most four pieces of their group's matrix a layer.
+    assert four["memcpy"].get("count", 0) <= two["memcpy"].get("count", 0) + 2 * 4

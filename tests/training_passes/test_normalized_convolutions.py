@@ -82,6 +82,8 @@ LAYERS = {
     "rows of no aligned length": ((4, 3, 5, 7), (5, 3, 1, 1), "", ("z", "w", "scale", "bias")),
     "one sample": ((1, 3, 8, 8), (5, 3, 1, 1), "", ("z", "w", "scale", "bias")),
     "narrower": ((2, 6, 4, 4), (3, 6, 1, 1), "", ("z", "w", "scale", "bias")),
+    "one row of ones": ((2, 7, 4, 4), (5, 7, 1, 1), "", ("z", "w", "scale", "bias")),
+    "eight rows of ones": ((2, 8, 4, 4), (5, 8, 1, 1), "", ("z", "w", "scale", "bias")),
     "along one axis": ((2, 3, 16), (5, 3, 1), "", ("z", "w", "scale", "bias")),
     "a first layer": ((4, 3, 4, 4), (5, 3, 1, 1), "", ("w", "scale", "bias")),
     "a frozen norm": ((4, 3, 4, 4), (5, 3, 1, 1), "", ("z", "w")),
