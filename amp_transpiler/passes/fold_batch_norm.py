@@ -12,6 +12,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constants import computed_tensor
 from amp_transpiler.graph.constness import constant_array, constant_tensor
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.graph.walk import all_nodes, bodies, is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
@@ -202,15 +203,9 @@ def _fold(model: ir.Model, node: ir.Node, producer: ir.Node, fold: _Fold, names:
     set_input(producer, 1, _initializer(model, weight))
     set_input(producer, 2, _initializer(model, bias))
 
-    old, new = node.outputs[0], producer.outputs[0]
-    name, graph = old.name, node.graph
-    assert graph is not None
-    new.type, new.shape = old.type, old.shape
-    new.metadata_props.update(old.metadata_props)
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    old.name = None
-    new.name = name
+    assert node.graph is not None
+    take_over(node.outputs[0], producer.outputs[0], names)
+    node.graph.remove(node, safe=True)
     _remove_unused(replaced)
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from amp_transpiler.cost.padded_products import Padding, paddings
 from amp_transpiler.graph.builder import GraphBuilder
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult, run_pass
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.program.program import Program
@@ -79,18 +80,15 @@ def _widen(model: ir.Model, node: ir.Node, width: int) -> None:
     columns = _pad(weight, axis, width)
     if len(node.inputs) > _BIAS and node.inputs[_BIAS] is not None:
         _pad(node.inputs[_BIAS], 0, width)
-    name, old, graph = node.name, node.outputs[0], node.graph
+    name, graph = node.name, node.graph
     assert graph is not None
     builder = GraphBuilder(model, before=node, prefix=f"{name}/", metadata=node.metadata_props)
     product = builder.op(
         node.op_type, node.inputs, {attribute.name: attribute.value for attribute in node.attributes.values()}
     )
     result = builder.slice(product, [0], [columns], [-1])
-    result.type, result.shape, result.doc_string = old.type, old.shape, old.doc_string
-    result.metadata_props.update(old.metadata_props)
-    old.replace_all_uses_with(result, replace_graph_outputs=True)
+    take_over(node.outputs[0], result, builder.names)
     graph.remove(node, safe=True)
-    result.name, old.name = old.name, None
     wide = product.producer()
     assert wide is not None
     wide.name = name

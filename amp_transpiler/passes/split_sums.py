@@ -12,6 +12,7 @@ from amp_transpiler.graph.builder import GraphBuilder, rank_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.remove_unread import remove_unread
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.passes.manager import Pass, PassResult, run_pass
 from amp_transpiler.precision.assignment import Assignment
@@ -107,7 +108,7 @@ def _products(model: ir.Model, node: ir.Node, parts: int, names: NameAllocator) 
     _mark(operands.added[-1], node, parts)
     sums = _Recorder(model, node, names)
     total = sums.sum(product, [0], keepdims=False)
-    _finish(node, total if bias is None else sums.add(total, bias), weight)
+    _finish(node, total if bias is None else sums.add(total, bias), weight, names)
     return operands.added, sums.added
 
 
@@ -131,7 +132,7 @@ def _convolutions(
     if bias is not None:
         shape = [1, -1, *(1,) * (kernels.ndim - 2)]
         total = sums.add(total, sums.reshape(bias, shape))
-    _finish(node, total, weight)
+    _finish(node, total, weight, names)
     return operands.added, sums.added
 
 
@@ -163,15 +164,11 @@ def _constant(builder: GraphBuilder, weight: ir.Value, array: np.ndarray) -> ir.
     return value
 
 
-def _finish(node: ir.Node, total: ir.Value, weight: ir.Value) -> None:
+def _finish(node: ir.Node, total: ir.Value, weight: ir.Value, names: NameAllocator) -> None:
     """Let the sum take the place of a product's result, with its name, and drop what nobody reads any more."""
-    old, graph = node.outputs[0], node.graph
-    assert graph is not None
-    total.type, total.shape, total.doc_string = old.type, old.shape, old.doc_string
-    total.metadata_props.update(old.metadata_props)
-    old.replace_all_uses_with(total, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    total.name, old.name = old.name, None
+    assert node.graph is not None
+    take_over(node.outputs[0], total, names)
+    node.graph.remove(node, safe=True)
     maker = weight.producer()
     if maker is not None:
         remove_unread(maker)

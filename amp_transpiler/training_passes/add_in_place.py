@@ -6,9 +6,9 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, elements_of, is_static, shape_of
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["AddInPlace"]
 

@@ -11,9 +11,9 @@ from amp_transpiler.cost.products import ALIGNED
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.match import Binding, bindings, only_read_within, parse_form
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.form_prices import seconds_of_form
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["BiasColumns"]
 

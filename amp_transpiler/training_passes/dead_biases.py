@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.marked_gradients import GRADIENT_KEY, MarkedGradient
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["take_dead_bias"]
 

@@ -12,6 +12,7 @@ from amp_transpiler.graph.batch_statistics import mark_batch_statistic
 from amp_transpiler.graph.builder import GraphBuilder, is_static, rank_of, shape_of
 from amp_transpiler.graph.marked_gradients import GRADIENT_KEY, MarkedGradient, marked_gradients
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -20,7 +21,6 @@ from amp_transpiler.training_passes.batch_norm_rows import can_be_rows
 from amp_transpiler.training_passes.cheapest_batch_norm import cheapest_form
 from amp_transpiler.training_passes.dead_biases import take_dead_bias
 from amp_transpiler.training_passes.normalized_convolution import NormalizedConvolution
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["LowerBatchNorm"]
 

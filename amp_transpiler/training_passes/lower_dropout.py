@@ -19,11 +19,11 @@ from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.random_copies import draws_as, turn_number
 from amp_transpiler.graph.random_words import WORD, element_words, in_turns, keys, word
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.graph.walk import all_nodes, is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.name_nodes import NameNodes
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["LowerDropout"]
 

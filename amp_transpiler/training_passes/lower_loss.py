@@ -12,12 +12,12 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.cross_entropy import narrow_scores, sample_losses
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.graph.tensors import content_of
 from amp_transpiler.graph.walk import is_used, scopes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["LowerLoss"]
 

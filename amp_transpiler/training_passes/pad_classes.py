@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.class_columns import ClassColumns, Exit, class_columns, saves_time
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["PadClasses"]
 

@@ -11,10 +11,10 @@ from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.match import bindings, parse_form
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.remove_unread import remove_unread
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.form_prices import seconds_of_form
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["RoundSlopes"]
 

@@ -12,10 +12,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.place_casts import VIEWS
-from amp_transpiler.training_passes.take_over import take_over
 
 __all__ = ["SliceKnownRows"]
 

@@ -10,7 +10,7 @@ __all__ = ["take_over"]
 
 
 def take_over(old: ir.Value, new: ir.Value, names: NameAllocator) -> None:
-    """Let `new`, the result of a new node, take the readers, name, shape and metadata of `old`.
+    """Let `new`, the result of another node, take the readers, name, type, shape and metadata of `old`.
 
     Args:
         old: a result of a node that is about to be removed.
@@ -18,6 +18,8 @@ def take_over(old: ir.Value, new: ir.Value, names: NameAllocator) -> None:
         names: the model's; gives `old` a name to be removed under.
     """
     old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if old.type is not None:
+        new.type = old.type
     if old.shape is not None:
         new.shape = ir.Shape(old.shape)
     new.doc_string = old.doc_string
