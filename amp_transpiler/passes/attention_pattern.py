@@ -11,16 +11,10 @@ import onnx_ir as ir
 from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.attention_guards import Guard, guard_behind
 from amp_transpiler.passes.attention_masks import MASKED, Mask, as_truths, masks_in_axes
 from amp_transpiler.passes.attention_operands import End, Operand, ends_of, operand
-from amp_transpiler.passes.attention_values import (
-    behind_nothing,
-    is_standard_op,
-    made_by,
-    number_of,
-    only_reader,
-    without_scale,
-)
+from amp_transpiler.passes.attention_values import is_standard_op, made_by, number_of, without_scale
 
 __all__ = ["Found", "Loose", "Mask", "find_attentions", "find_loosely"]
 
@@ -92,9 +86,11 @@ def find_loosely(graph: ir.Graph) -> list[Loose]:
     attentions = []
     for softmax in softmaxes:
         scores = softmax.inputs[0]
-        product, masks, _ = _scores(scores, sizes) if scores is not None and sizes is not None else (None, (), 1.0)
-        weights = behind_nothing(softmax.outputs[0])
-        if product is None or sizes is None or not any(is_standard_op(use.node, "MatMul") for use in weights.uses()):
+        guard = guard_behind(softmax)
+        if scores is None or sizes is None or guard is None:
+            continue
+        product, masks, _ = _scores(scores, sizes, guard)
+        if product is None or not any(is_standard_op(use.node, "MatMul") for use in guard.weights.uses()):
             continue
         query, key = product.inputs
         shape = sizes.shape(query)
@@ -110,9 +106,9 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
     scores, graph, mix_of = softmax.inputs[0], softmax.graph, _mix_of(softmax)
     if scores is None or graph is None or mix_of is None or not _is_last_axis(softmax, sizes):
         return None
-    mix, guarded = mix_of
-    product, masks, scale = _scores(scores, sizes)
-    if product is None or not _is_for_softmax(product.outputs[0], softmax):
+    mix, guard = mix_of
+    product, masks, scale = _scores(scores, sizes, guard)
+    if product is None or not _is_for_softmax(product.outputs[0], softmax, guard):
         return None
     if any(node.graph is not graph or region_of(node) != region_of(softmax) for node in (softmax, mix, product)):
         return None
@@ -121,17 +117,16 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
         operand(product.inputs[1], sizes, rows_last=True),
         operand(mix.inputs[1], sizes),
     )
-    return _matched(operands, scale, masks, mix, sizes, guarded=guarded)
+    return _matched(operands, scale, masks, mix, sizes, guarded=guard.is_there)
 
 
-def _mix_of(softmax: ir.Node) -> tuple[ir.Node, bool] | None:
-    """Return the only reader of a Softmax, a product, and whether full rows are guarded between them."""
-    weights, guarded = _guarded(behind_nothing(softmax.outputs[0]))
-    weights = None if weights is None else behind_nothing(weights)
-    if weights is None or len(weights.uses()) != 1 or weights.is_graph_output():
+def _mix_of(softmax: ir.Node) -> tuple[ir.Node, Guard] | None:
+    """Return the only reader of a Softmax, a product, and the guard between them."""
+    guard = guard_behind(softmax)
+    if guard is None or len(guard.weights.uses()) != 1 or guard.weights.is_graph_output():
         return None
-    mix = next(iter(weights.uses())).node
-    return (mix, guarded) if is_standard_op(mix, "MatMul") and mix.inputs[0] is weights else None
+    mix = next(iter(guard.weights.uses())).node
+    return (mix, guard) if is_standard_op(mix, "MatMul") and mix.inputs[0] is guard.weights else None
 
 
 def _of_operator(node: ir.Node, sizes: Sizes) -> Found | None:
@@ -206,27 +201,14 @@ def _is_last_axis(softmax: ir.Node, sizes: Sizes) -> bool:
     return axis in (-1, 3) if shape is None else len(shape) in (3, 4) and axis in (-1, len(shape) - 1)
 
 
-def _guarded(weights: ir.Value) -> tuple[ir.Value | None, bool]:
-    """Return the attention weights behind `Where(IsNaN(w), 0, w)`, and whether that is there."""
-    readers = [use.node for use in weights.uses()]
-    test = next((node for node in readers if is_standard_op(node, "IsNaN")), None)
-    if test is None:
-        return weights, False
-    choice = only_reader(test.outputs[0])
-    if choice is None or not is_standard_op(choice, "Where") or len(readers) != 2 or weights.is_graph_output():
-        return None, False
-    fits = choice.inputs[0] is test.outputs[0] and choice.inputs[2] is weights and number_of(choice.inputs[1]) == 0.0
-    return (choice.outputs[0], True) if fits and choice in readers else (None, False)
-
-
 # ---- scores ----
 
 
-def _scores(value: ir.Value, sizes: Sizes) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
+def _scores(value: ir.Value, sizes: Sizes, guard: Guard) -> tuple[ir.Node | None, tuple[Mask, ...], float]:
     """Return the product of queries and keys, the masks, and the factor of the product."""
     masks: list[Mask] = []
     current: ir.Value | None = value
-    while current is not None and (node := current.producer()) is not None and len(current.uses()) == 1:
+    while current is not None and (node := current.producer()) is not None and len(_readers(current, guard)) == 1:
         if is_standard_op(node, "Where"):
             current, mask = _chosen(node)
         elif is_standard_op(node, "Add"):
@@ -241,10 +223,15 @@ def _scores(value: ir.Value, sizes: Sizes) -> tuple[ir.Node | None, tuple[Mask, 
     return (matmul, tuple(masks), scale) if matmul is not None else (None, (), 1.0)
 
 
-def _is_for_softmax(value: ir.Value, softmax: ir.Node) -> bool:
+def _readers(value: ir.Value, guard: Guard) -> list[ir.Node]:
+    """Return the nodes that read scores; the guard, which goes with the Softmax, does not count."""
+    return [use.node for use in value.uses() if use.node is not guard.test]
+
+
+def _is_for_softmax(value: ir.Value, softmax: ir.Node, guard: Guard) -> bool:
     """Whether scores are read on the way to a Softmax only; those who only ask for a shape do not count."""
     while True:
-        readers = [use.node for use in value.uses() if not is_standard_op(use.node, "Shape")]
+        readers = [node for node in _readers(value, guard) if not is_standard_op(node, "Shape")]
         if len(readers) != 1 or value.is_graph_output():
             return False
         if readers[0] is softmax:

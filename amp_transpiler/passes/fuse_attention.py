@@ -41,7 +41,8 @@ class FuseAttention(Pass[PassResult]):
     2. A mask becomes the operator's summand of scores, in four dimensions. It is worked out once for all layers that
        add the same. A mask in which every score counts is left out.
     3. Minus infinity in a mask becomes the lowest finite number: the weights stay exactly 0. Where the source gives 0
-       for a row in which no score counts (`Where(IsNaN(p), 0, p)`), so does a Where behind the operator.
+       for a row in which no score counts (`Where(IsNaN(p), 0, p)`, or asked of the scores as torch's exporter does), so
+       does a Where behind the operator. A constant mask that leaves each row a score needs none.
     4. Nothing is assumed about a mask: the forms that only hold for padding on the right, or for causal masks, are not
        used.
 
@@ -86,6 +87,7 @@ class _Writer:
         masks = [mask for mask in attention.masks if not self._counts_everything(mask)]
         # With a finite filler a row in which no score counts becomes an average, in the source as here.
         guarded = attention.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
+        guarded = guarded and not (len(masks) == 1 and _leaves_each_row_some(masks[0]))
         if (guarded and not self._rows_can_be_told(masks)) or not all(map(self._can_end, attention.ends)):
             return False
         parts = self._projections(attention)
@@ -324,6 +326,15 @@ def _columns(constant: ir.Value, part: Projection) -> np.ndarray:
 def _small(value: ir.Value) -> np.ndarray | None:
     tensor = value.const_value
     return None if tensor is not None and tensor.size > 1 << 20 else constant_array(value)
+
+
+def _leaves_each_row_some(mask: Mask) -> bool:
+    """Whether at least one score of each row counts, by the constants of a mask."""
+    array = _small(mask.value)
+    if array is None or not array.ndim or (mask.places is not None and mask.places[-1] != 3):
+        return False
+    counts = array.astype(bool) != mask.inverted if mask.allowed else array > -np.inf
+    return bool(counts.any(axis=-1).all())
 
 
 def _is_everywhere(value: ir.Value | None, truth: bool) -> bool:

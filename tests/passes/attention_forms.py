@@ -55,6 +55,17 @@ GUARDED = (
     "p0 = Softmax<axis=-1>(s) bad = IsNaN(p0) p = Where(bad, zero, p0) o4 = MatMul(p, v)"
     " ot = Transpose<perm=[0,2,1,3]>(o4) o = Reshape(ot, whole)"
 )
+# torch decomposes scaled_dot_product_attention so: whether a row has a score that counts is asked of the scores.
+BY_SCORES = GUARDED.replace(
+    "bad = IsNaN(p0)",
+    "none = Equal(s, minus) some = Not(none) some7 = Cast<to=7>(some) most = ReduceMax<keepdims=1>(some7, last)"
+    " any = Cast<to=9>(most) bad = Not(any)",
+)
+BY_ALL = GUARDED.replace(
+    "bad = IsNaN(p0)",
+    "none = Equal(minus, s) none7 = Cast<to=7>(none) least = ReduceMin<keepdims=1>(none7, last)"
+    " bad = Cast<to=9>(least)",
+)
 BOTH_SCALED = "qs = Mul(q, root) ks = Mul(root, k) s0 = MatMul(qs, ks) s = Add(s0, mask)"
 SIZES = (
     "xs = Shape(x) n0 = Gather(xs, no) n = Unsqueeze(n0, first) l0 = Gather(xs, step) l = Unsqueeze(l0, first)"
@@ -96,6 +107,18 @@ FORMS = {
     ),
     "scaled dot product": (
         f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {GUARDED} {OUT}",
+        "Attention",
+    ),
+    "rows asked by their scores": (
+        f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {BY_SCORES} {OUT}",
+        "Attention",
+    ),
+    "rows asked whether all scores are minus infinity": (
+        f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {BY_ALL} {OUT}",
+        "Attention",
+    ),
+    "rows asked by their scores, without a mask": (
+        f"{SEPARATE} {TURNED} s = MatMul(q, k) {BY_SCORES} {OUT}",
         "Attention",
     ),
     "guarded, with a finite mask": (f"{ALLOWED} {SEPARATE} {TURNED} {BOTH_SCALED} {GUARDED} {OUT}", "Attention"),
@@ -200,6 +223,27 @@ OTHERS = {
         f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX.replace('axis=-1', 'axis=2')} {OUT}",
         {},
     ),
+    "rows of which one score is minus infinity": (
+        (
+            f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED}"
+            f" {BY_ALL.replace('ReduceMin', 'ReduceMax')} {OUT}"
+        ),
+        {},
+    ),
+    "rows asked along the queries": (
+        (
+            f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED}"
+            f" {BY_SCORES.replace('(some7, last)', '(some7, third)')} {OUT}"
+        ),
+        {},
+    ),
+    "a truth of the rows that others read": (
+        (
+            f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {BY_SCORES} y0 = MatMul(o, wo)"
+            " found = Cast<to=1>(any) found1 = ReduceSum(found) y = Add(y0, found1)"
+        ),
+        {},
+    ),
     "weights that are an output": (
         f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX} y0 = MatMul(o, wo) pm = ReduceSum(p) y = Add(y0, pm)",
         {},
@@ -220,15 +264,15 @@ OTHERS = {
 }
 
 
-def model(body, opset=18, **weights):
+def model(body, opset=18, header="", **weights):
     """Return the model of a body, with the constants that it reads."""
     known = {**WEIGHTS, "three": np.array([3]), "fourth": np.array([4]), "truth": np.array(True), **weights}
     known["ones4"] = np.array([1, 1, 1, 1])
     read = {
         name: value for name, value in known.items() if any(sign + name + end in body for sign in "( " for end in ",)")
     }
-    header = "(float[b,l,8] x, float[b,l] m) => (float[b,l,8] y)" if "flat)" not in body or "x2" in body else ""
-    return parse(f"{header or '(float[b,l,8] x, float[b,l] m) => (float[t,8] y)'} {{ {body} }}", opset=opset, **read)
+    result = "float[b,l,8] y" if "flat)" not in body or "x2" in body else "float[t,8] y"
+    return parse(f"{header or f'(float[b,l,8] x, float[b,l] m) => ({result})'} {{ {body} }}", opset=opset, **read)
 
 
 def feeds(batch=2, length=5):

@@ -9,7 +9,7 @@ from amp_transpiler.conversion import plain_copy
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
-from tests.passes.attention_forms import FORMS, NEWER, OTHERS, feeds, model
+from tests.passes.attention_forms import CONDITION, FORMS, NEWER, OTHERS, feeds, model
 from tests.support import parse, run
 
 
@@ -39,12 +39,48 @@ def test_attention_is_one_operator_that_computes_the_same(form, case):
     assert distance(expected, found) < 2e-6
 
 
+def constant_mask(*, full):
+    """Return attention with a causal mask that is a constant; its first row counts nothing if `full`."""
+    mask = np.triu(np.full((5, 5), -np.inf, np.float32), 1)
+    mask[0] = -np.inf if full else mask[0]
+    body, _ = FORMS["rows asked by their scores"]
+    body = body.replace(f"{CONDITION} mask = Where(c, zero, minus)", "")
+    return model(body, mask=mask, header="(float[2,5,8] x) => (float[2,5,8] y)")
+
+
+def test_a_constant_mask_that_leaves_each_row_a_score_needs_no_guard():
+    proto = constant_mask(full=False)
+    program, _, operators = fused(proto)
+    assert operators == ["Attention"]
+    assert not any(node.op_type == "Greater" for node in program.model.graph)  # it would tell rows that count
+    given = {"x": feeds()["x"]}
+    assert distance(run(proto, given)["y"], run(program, given)["y"]) < 2e-6
+    assert fused(constant_mask(full=True))[2] == []
+
+
+def test_a_batch_of_one_sample_may_be_a_part_of_the_row():
+    """torch's exporter knows the batch, and makes queries and samples one axis."""
+    sizes = {"by3": [5, 2, 4], "by4": [1, 2, 5, 4], "flat1": [5, 8]}
+    body = "xt = Transpose<perm=[1,0,2]>(x)"
+    for name in "qkv":
+        body += f" {name}m = MatMul(xt, w{name}) {name}3 = Reshape({name}m, by3)"
+        body += f" {name}t = Transpose<perm=[1,0,2]>({name}3) {name} = Reshape({name}t, by4)"
+    body += " kt4 = Transpose<perm=[0,1,3,2]>(k) s = MatMul(q, kt4) p = Softmax<axis=-1>(s) o4 = MatMul(p, v)"
+    body += " ot = Transpose<perm=[2,0,1,3]>(o4) o = Reshape(ot, flat1) y = MatMul(o, wo)"
+    constants = {name: np.array(size) for name, size in sizes.items()}
+    proto = model(body, **constants, header="(float[1,5,8] x) => (float[5,8] y)")
+    program, _, operators = fused(proto)
+    assert operators == ["Attention"]
+    given = {"x": feeds(batch=1)["x"]}
+    assert distance(run(proto, given)["y"], run(program, given)["y"]) < 2e-6
+
+
 def test_whether_a_row_counts_is_not_told_by_the_mask_s_minus_infinity():
     told = 0
     for form, (body, _) in {**FORMS, **NEWER}.items():
         program, _, _ = fused(model(body, opset=23 if form in NEWER else 18))
         for node in program.model.graph:
-            if node.op_type == "ReduceMax":
+            if node.op_type == "ReduceMax" and node.inputs[0].producer().op_type == "Where":  # not the source's own
                 told += 1
                 assert len(node.inputs[0].uses()) == 1, form
                 assert {float(constant_array(value)) for value in node.inputs[0].producer().inputs[1:]} == {0, 1}

@@ -1,0 +1,103 @@
+"""Guards of attention: rows of scores of which none counts give 0 instead of NaN."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.passes.attention_values import behind_nothing, is_standard_op, made_by, only_reader
+
+__all__ = ["Guard", "guard_behind"]
+
+_LONGEST_TEST = 8  # nodes between the scores and the truth that a whole row of them is minus infinity
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guard:
+    """What becomes of the result of a Softmax before it meets the values.
+
+    Attributes:
+        weights: what meets the values.
+        is_there: rows without any score that counts are replaced by 0.
+        test: the node that compares the scores for it; None where the weights are asked, or nothing is.
+    """
+
+    weights: ir.Value
+    is_there: bool = False
+    test: ir.Node | None = None
+
+
+def guard_behind(softmax: ir.Node) -> Guard | None:
+    """Return what is behind a Softmax: `Where(test, 0, weights)`, or the weights; None if it is read otherwise.
+
+    Two tests are known: `IsNaN(weights)`, and that no score of the row is more than minus infinity, which torch's
+    exporter writes for a decomposed attention.
+    """
+    weights = behind_nothing(softmax.outputs[0])
+    readers = [use.node for use in weights.uses()]
+    choice = next((node for node in readers if is_standard_op(node, "Where")), None)
+    if choice is None:
+        return Guard(weights)
+    if weights.is_graph_output() or choice.inputs[2] is not weights or not _is_zero(choice.inputs[1]):
+        return None
+    is_nan = made_by(choice.inputs[0], "IsNaN")
+    if is_nan is not None:
+        fits = is_nan.inputs[0] is weights and only_reader(is_nan.outputs[0]) is choice and len(readers) == 2
+        return Guard(behind_nothing(choice.outputs[0]), is_there=True) if fits else None
+    test = _test_of_rows(choice.inputs[0], softmax.inputs[0])
+    if test is None or len(readers) != 1:
+        return None
+    return Guard(behind_nothing(choice.outputs[0]), is_there=True, test=test)
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Whether all elements of a value are 0."""
+    expand = made_by(value, "Expand")
+    array = constant_array(value if expand is None else expand.inputs[0])
+    return array is not None and not array.any()
+
+
+def _test_of_rows(truth: ir.Value | None, scores: ir.Value | None) -> ir.Node | None:
+    """Return the node that compares scores with minus infinity, if `truth` is that they are in the whole row.
+
+    Not(Any(Not(equal))) or All(equal): of truths as numbers, the largest is Any and the smallest is All.
+    """
+    negated, reduction = False, None
+    for _ in range(_LONGEST_TEST):
+        node = None if truth is None else truth.producer()
+        if truth is None or node is None or only_reader(truth) is None:
+            return None
+        if is_standard_op(node, "Equal"):
+            wanted = "ReduceMin" if reduction is None or not reduction[1] else "ReduceMax"
+            is_whole = reduction is not None and reduction[0] == wanted and not negated
+            return node if is_whole and _compares(node, scores) else None
+        if is_standard_op(node, "Not"):
+            negated = not negated
+        elif is_standard_op(node, "ReduceMax") or is_standard_op(node, "ReduceMin"):
+            if reduction is not None or not _is_along_rows(node):
+                return None
+            reduction = (node.op_type, negated)
+        elif not is_standard_op(node, "Cast"):
+            return None
+        truth = node.inputs[0]
+    return None
+
+
+def _compares(equal: ir.Node, scores: ir.Value | None) -> bool:
+    """Whether a node compares the scores with minus infinity."""
+    left, right = equal.inputs
+    other = right if left is scores else left if right is scores else None
+    array = constant_array(other)
+    return array is not None and array.size == 1 and float(array.reshape(())) == -np.inf
+
+
+def _is_along_rows(node: ir.Node) -> bool:
+    """Whether a reduction is along the last axis, and keeps it."""
+    axes = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    listed = node.attributes.get_ints("axes", ()) if axes is None else tuple(axes.reshape(-1).tolist())
+    shape = node.outputs[0].shape
+    last = {-1} if shape is None else {-1, len(shape) - 1}
+    return len(listed) == 1 and listed[0] in last and node.attributes.get_int("keepdims", 1) == 1
