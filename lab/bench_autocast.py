@@ -163,7 +163,7 @@ def _by_us(level: str, path: pathlib.Path, data: pathlib.Path, result: pathlib.P
             path, result, level=_level(level), dtype=low, target="tensorrt", inputs=data, build="no", cache=False
         )
     except (CheckFailed, AmpError) as error:
-        return {"refused": " ".join(str(error).split())[:300]}
+        return {"refused": " ".join(str(error).replace(str(path), path.name).split())[:300]}
     seconds = cpu_seconds() - begun
     why = collections.Counter(row.reason for row in report.decisions if row.precision == "float32")
     return {"seconds": seconds, "float32": why.most_common(_REASONS)}

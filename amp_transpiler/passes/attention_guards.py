@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
-import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.passes.attention_values import behind_nothing, is_standard_op, made_by, only_reader
+from amp_transpiler.passes.attention_values import (
+    behind_nothing,
+    is_standard_op,
+    made_by,
+    number_of,
+    only_reader,
+    repeated_number,
+)
 
 __all__ = ["Guard", "guard_behind"]
 
@@ -17,10 +24,10 @@ _LONGEST_TEST = 8  # nodes between the scores and the truth that a whole row of 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guard:
-    """What becomes of the result of a Softmax before it meets the values.
+    """How the weights that a Softmax computes reach the product with the values.
 
     Attributes:
-        weights: what meets the values.
+        weights: what the product reads.
         is_there: rows without any score that counts are replaced by 0.
         test: the node that compares the scores for it; None where the weights are asked, or nothing is.
     """
@@ -43,21 +50,19 @@ def guard_behind(softmax: ir.Node) -> Guard | None:
         return Guard(weights)
     if weights.is_graph_output() or choice.inputs[2] is not weights or not _is_zero(choice.inputs[1]):
         return None
-    is_nan = made_by(choice.inputs[0], "IsNaN")
+    is_nan, test = made_by(choice.inputs[0], "IsNaN"), None
     if is_nan is not None:
         fits = is_nan.inputs[0] is weights and only_reader(is_nan.outputs[0]) is choice and len(readers) == 2
-        return Guard(behind_nothing(choice.outputs[0]), is_there=True) if fits else None
-    test = _test_of_rows(choice.inputs[0], softmax.inputs[0])
-    if test is None or len(readers) != 1:
-        return None
-    return Guard(behind_nothing(choice.outputs[0]), is_there=True, test=test)
+    else:
+        test = _test_of_rows(choice.inputs[0], softmax.inputs[0])
+        fits = test is not None and len(readers) == 1
+    return Guard(behind_nothing(choice.outputs[0]), is_there=True, test=test) if fits else None
 
 
 def _is_zero(value: ir.Value | None) -> bool:
     """Whether all elements of a value are 0."""
-    expand = made_by(value, "Expand")
-    array = constant_array(value if expand is None else expand.inputs[0])
-    return array is not None and not array.any()
+    array = constant_array(value)
+    return repeated_number(value) == 0.0 if array is None else not array.any()
 
 
 def _test_of_rows(truth: ir.Value | None, scores: ir.Value | None) -> ir.Node | None:
@@ -65,21 +70,17 @@ def _test_of_rows(truth: ir.Value | None, scores: ir.Value | None) -> ir.Node | 
 
     Not(Any(Not(equal))) or All(equal): of truths as numbers, the largest is Any and the smallest is All.
     """
-    negated, reduction = False, None
+    negated = is_reduced = False
     for _ in range(_LONGEST_TEST):
         node = None if truth is None else truth.producer()
         if truth is None or node is None or only_reader(truth) is None:
             return None
         if is_standard_op(node, "Equal"):
-            wanted = "ReduceMin" if reduction is None or not reduction[1] else "ReduceMax"
-            is_whole = reduction is not None and reduction[0] == wanted and not negated
-            return node if is_whole and _compares(node, scores) else None
+            return node if is_reduced and not negated and _compares(node, scores) else None
         if is_standard_op(node, "Not"):
             negated = not negated
-        elif is_standard_op(node, "ReduceMax") or is_standard_op(node, "ReduceMin"):
-            if reduction is not None or not _is_along_rows(node):
-                return None
-            reduction = (node.op_type, negated)
+        elif not is_reduced and is_standard_op(node, "ReduceMax" if negated else "ReduceMin") and _is_along_rows(node):
+            is_reduced = True
         elif not is_standard_op(node, "Cast"):
             return None
         truth = node.inputs[0]
@@ -88,10 +89,8 @@ def _test_of_rows(truth: ir.Value | None, scores: ir.Value | None) -> ir.Node | 
 
 def _compares(equal: ir.Node, scores: ir.Value | None) -> bool:
     """Whether a node compares the scores with minus infinity."""
-    left, right = equal.inputs
-    other = right if left is scores else left if right is scores else None
-    array = constant_array(other)
-    return array is not None and array.size == 1 and float(array.reshape(())) == -np.inf
+    others = [value for value in equal.inputs if value is not scores]
+    return len(others) == 1 and number_of(others[0]) == -math.inf
 
 
 def _is_along_rows(node: ir.Node) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Dim, Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_values import changes_nothing, made_by, number_of
+from amp_transpiler.passes.attention_values import changes_nothing, made_by, number_of, repeated_number
 from amp_transpiler.passes.attention_views import REPEATED, Part, View, is_single, view_through, whole_view
 
 __all__ = ["MASKED", "Mask", "as_truths", "masks_in_axes", "shape_of_mask"]
@@ -48,26 +47,13 @@ def as_truths(value: ir.Value, sizes: Sizes) -> Mask:
         return Mask(value)
     numbers = [number_of(each) for each in node.inputs[1:]]
     if None in numbers and sizes.shape(condition) is not None and sizes.shape(condition) == sizes.shape(value):
-        numbers = [_repeated_number(each) for each in node.inputs[1:]]
+        numbers = [repeated_number(each) for each in node.inputs[1:]]
     yes, no = numbers
     if yes == 0.0 and no is not None and no <= MASKED:
         return Mask(condition, allowed=True, filler=no)
     if no == 0.0 and yes is not None and yes <= MASKED:
         return Mask(condition, allowed=True, inverted=True, filler=yes)
     return Mask(value)
-
-
-def _repeated_number(value: ir.Value | None) -> float | None:
-    """Return the number that all elements of a value are."""
-    node = None if value is None else value.producer()
-    if node is None or not is_standard(node):
-        return number_of(value)
-    if node.op_type == "Expand":
-        return number_of(node.inputs[0])
-    if node.op_type != "ConstantOfShape":
-        return number_of(value)
-    filler = node.attributes.get("value")
-    return 0.0 if filler is None else float(np.asarray(filler.as_tensor().numpy()).reshape(()))
 
 
 def shape_of_mask(mask: Mask, sizes: Sizes) -> tuple[Dim, ...] | None:

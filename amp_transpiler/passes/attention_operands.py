@@ -162,10 +162,11 @@ def ends_of(value: ir.Value, query: Operand, width: int, sizes: Sizes) -> list[E
 
 def _ends(value: ir.Value, view: View, sizes: Sizes) -> list[End] | None:
     order = [part.axis for axis in view.axes for part in axis]
+    is_flat = len(view.axes) == 2
+    has_rows = is_flat or (len(view.axes) == 3 and all(len(parts) == 1 for parts in view.axes[:2]))
     # A batch of one sample may count as a part of the row: it changes no place.
-    inner = [part for part in view.axes[-1] if part.axis != 0 or part.size != 1]
-    if len(view.axes) in (2, 3) and order in ([0, 2, 1, 3], [2, 0, 1, 3]) and len(inner) == 2:
-        is_flat = len(view.axes) == 2
+    inner = [part for part in view.axes[-1] if part.axis != 0 or part.size != 1] if has_rows else []
+    if order in ([0, 2, 1, 3], [2, 0, 1, 3]) and len(inner) == 2:
         return [End(value, BATCH_FIRST if order[0] == 0 else LENGTH_FIRST, is_flat)]
     if value.is_graph_output():
         return None

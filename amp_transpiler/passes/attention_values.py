@@ -18,6 +18,7 @@ __all__ = [
     "made_by",
     "number_of",
     "only_reader",
+    "repeated_number",
     "turns",
     "without_scale",
 ]
@@ -54,6 +55,19 @@ def number_of(value: ir.Value | None) -> float | None:
     """Return the only element of a constant."""
     array = constant_array(value)
     return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
+
+
+def repeated_number(value: ir.Value | None) -> float | None:
+    """Return the number that all elements of a value are."""
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node):
+        return number_of(value)
+    if node.op_type == "Expand":
+        return number_of(node.inputs[0])
+    if node.op_type != "ConstantOfShape":
+        return number_of(value)
+    filler = node.attributes.get("value")
+    return 0.0 if filler is None else float(np.asarray(filler.as_tensor().numpy()).reshape(()))
 
 
 def factor_of(value: ir.Value | None, sizes: Sizes) -> float | None:

@@ -164,8 +164,10 @@ class Moments:
 
     def _with_column(self, builder: GraphBuilder, matrix: ir.Value, column: ir.Value) -> ir.Value:
         """Return a matrix [M, C] with what is multiplied with ones behind, [M, D]."""
-        more = [(self.channels, self.ones - 1)] if self.ones > 1 else []
-        return builder.concat([matrix, column, *(builder.constant(np.zeros(shape)) for shape in more)], 1)
+        columns = [matrix, column]
+        if self.ones > 1:
+            columns.append(builder.constant(np.zeros((self.channels, self.ones - 1))))
+        return builder.concat(columns, 1)
 
     def _convolved(self, builder: GraphBuilder, matrix: ir.Value) -> ir.Value:
         """Return a matrix times the data, with their plane and in their type."""

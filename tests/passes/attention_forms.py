@@ -113,6 +113,13 @@ FORMS = {
         f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {BY_SCORES} {OUT}",
         "Attention",
     ),
+    "rows asked by their scores, zeros by a shape": (
+        (
+            f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} "
+            f"zeros = ConstantOfShape(ones4) {BY_SCORES.replace('Where(bad, zero', 'Where(bad, zeros')} {OUT}"
+        ),
+        "Attention",
+    ),
     "rows asked whether all scores are minus infinity": (
         f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {BY_ALL} {OUT}",
         "Attention",

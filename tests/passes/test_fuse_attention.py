@@ -53,26 +53,34 @@ def test_a_constant_mask_that_leaves_each_row_a_score_needs_no_guard():
     program, _, operators = fused(proto)
     assert operators == ["Attention"]
     assert not any(node.op_type == "Greater" for node in program.model.graph)  # it would tell rows that count
-    given = {"x": feeds()["x"]}
-    assert distance(run(proto, given)["y"], run(program, given)["y"]) < 2e-6
+    inputs = {"x": feeds()["x"]}
+    assert distance(run(proto, inputs)["y"], run(program, inputs)["y"]) < 2e-6
     assert fused(constant_mask(full=True))[2] == []
 
 
-def test_a_batch_of_one_sample_may_be_a_part_of_the_row():
-    """torch's exporter knows the batch, and makes queries and samples one axis."""
-    sizes = {"by3": [5, 2, 4], "by4": [1, 2, 5, 4], "flat1": [5, 8]}
+def of_one_sample(shape):
+    """Return attention as torch's exporter writes it for a known batch of one; `shape` is that of its result."""
+    sizes = {"by3": [5, 2, 4], "by4": [1, 2, 5, 4], "joined": shape}
     body = "xt = Transpose<perm=[1,0,2]>(x)"
     for name in "qkv":
         body += f" {name}m = MatMul(xt, w{name}) {name}3 = Reshape({name}m, by3)"
         body += f" {name}t = Transpose<perm=[1,0,2]>({name}3) {name} = Reshape({name}t, by4)"
     body += " kt4 = Transpose<perm=[0,1,3,2]>(k) s = MatMul(q, kt4) p = Softmax<axis=-1>(s) o4 = MatMul(p, v)"
-    body += " ot = Transpose<perm=[2,0,1,3]>(o4) o = Reshape(ot, flat1) y = MatMul(o, wo)"
+    body += " ot = Transpose<perm=[2,0,1,3]>(o4) o = Reshape(ot, joined) y = MatMul(o, wo)"
     constants = {name: np.array(size) for name, size in sizes.items()}
-    proto = model(body, **constants, header="(float[1,5,8] x) => (float[5,8] y)")
+    return model(body, **constants, header=f"(float[1,5,8] x) => (float[{','.join(map(str, shape))}] y)")
+
+
+@pytest.mark.parametrize(("shape", "expected"), [([5, 8], ["Attention"]), ([5, 1, 8], ["Attention"]), ([1, 5, 8], [])])
+def test_a_batch_of_one_sample_may_be_a_part_of_the_row(shape, expected):
+    """Where the sample comes first again, no axis of the result is known to be it."""
+    proto = of_one_sample(shape)
     program, _, operators = fused(proto)
-    assert operators == ["Attention"]
-    given = {"x": feeds(batch=1)["x"]}
-    assert distance(run(proto, given)["y"], run(program, given)["y"]) < 2e-6
+    assert operators == expected
+    inputs = {"x": feeds(batch=1)["x"]}
+    result = run(program, inputs)["y"]
+    assert result.shape == tuple(shape)
+    assert distance(run(proto, inputs)["y"], result) < 2e-6
 
 
 def test_whether_a_row_counts_is_not_told_by_the_mask_s_minus_infinity():

@@ -37,11 +37,16 @@ print(json.dumps({"launches": counts["launches"], "memcpy": counts["memcpy"].get
 # layers only make larger.
 MOST = {"fp32": {"launches": 90, "cast": 0}, "O2": {"launches": 76, "cast": 2}, "O1": {"launches": 93, "cast": 16}}
 
+# Copies within the device in a step with four layers, and how many more these are than with two.
+COPIES = {"fp32": (10, 1), "O2": (32, 8), "O1": (11, 1)}
+
 
 @pytest.mark.parametrize("level", MOST)
 def test_a_further_layer_takes_few_launches(counted, level):
     two, four = (counted.program(PROGRAM, level, str(layers)) for layers in (2, 4))
     for kind, most in MOST[level].items():
         assert four.get(kind, 0) - two.get(kind, 0) <= 2 * most, (kind, two, four)
-    # No activation is copied for its shape; parameters are, in at most four pieces of their group's matrix a layer.
-    assert four["memcpy"].get("count", 0) <= two["memcpy"].get("count", 0) + 2 * 4
+    # No activation is copied for its shape; parameters are, in pieces of their group's matrix.
+    copies = [counts["memcpy"].get("count", 0) for counts in (two, four)]
+    most, further = COPIES[level]
+    assert copies[1] <= min(most, copies[0] + further), copies
