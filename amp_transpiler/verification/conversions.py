@@ -234,6 +234,8 @@ class Conversions:
             if self.gains is None or is_float32 or not confirm:
                 judge = self.judge(limits, is_float32=is_float32)
                 judged = judge.judged(program, confirm=confirm, certain=certain, deciding=deciding)
+                if self.gains is not None and not is_float32:  # it has not run at the other levels yet
+                    judged = dataclasses.replace(judged, confirmed=False)
                 at_gains = JudgedAtGains(judged, AS_GIVEN, {})
             else:
                 at_gains = self.gains.judged(

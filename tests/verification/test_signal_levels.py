@@ -72,11 +72,14 @@ QUIET = {
 }
 
 
+@pytest.mark.parametrize("target", ["cuda", "tensorrt"])  # with draws of a device's arithmetic, and without any
 @pytest.mark.parametrize(("text", "small", "least"), QUIET.values(), ids=QUIET)
-def test_every_level_keeps_the_limit_that_is_verified(text, small, least):
+def test_every_level_keeps_the_limit_that_is_verified(text, small, least, target):
     model = front_end(text, small=np.float32(small), least=np.float32(least))
-    report = amp.transpile(model, inputs={"audio": SOUND}, tolerance=0.01, cache=False, prefer="size")
-    assert report.verdict_word == "verified"
+    report = amp.transpile(
+        model, inputs={"audio": SOUND}, tolerance=0.01, cache=False, prefer="size", target=target, build="no"
+    )
+    assert report.verdict_word in ("verified", "estimated")
     assert not report.low_nodes or set(report.gains) == {"as given", "at a tenth", "at three times"}
     assert all(error <= 0.01 for error in report.gains.values())
     for factor in (0.1, 1.0, 3.0):
