@@ -328,6 +328,7 @@ def _typed_passes(model: ir.Model, policy: Policy, ranges: RangeFaults) -> list[
         *([RaiseOpset(lambda model: opset_past_renames(model, policy.low))] if policy.opset is None else ()),
         *([RaiseOpset(best_opset, training=policy.training)] if policy.opset is None else ()),
         *(() if policy.training else (PassFor({"BatchNormalization"}, fold_norms),)),
+        *((passes.FoldConstants(),) if policy.target.builds_engines else ()),
         SetIrVersion(newest=policy.target.newest_ir),
     ]
 

@@ -162,6 +162,13 @@ def _reduced(operate: Callable[..., Any]) -> Rule:
     return rule
 
 
+def _clip(node: ir.Node, x: Array, *bounds: Array | None) -> Array:
+    """Bounds are inputs, or, before opset 11, attributes."""
+    listed = [*bounds, None, None] if bounds else [node.attributes.get_float(name, None) for name in ("min", "max")]
+    least, most = listed[:2]
+    return np.asarray(np.clip(x, least, most)).astype(x.dtype)
+
+
 def _transpose(node: ir.Node, x: Array) -> Array:
     return np.transpose(x, node.attributes.get_ints("perm", None))
 
@@ -201,6 +208,9 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Abs": _typed(np.abs),
         "Sign": _typed(np.sign),
         "Sqrt": _typed(np.sqrt),
+        "Sin": _typed(np.sin),
+        "Cos": _typed(np.cos),
+        "Clip": _clip,
         "Reciprocal": _typed(np.reciprocal),
         "Floor": _typed(np.floor),
         "Ceil": _typed(np.ceil),

@@ -10,6 +10,7 @@ from amp_transpiler.lazy import lazy_names
 if TYPE_CHECKING:
     from amp_transpiler.passes.fill_sums import FillSums as FillSums
     from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm as FoldBatchNorm
+    from amp_transpiler.passes.fold_constants import FoldConstants as FoldConstants
     from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes as FoldKnownSizes
     from amp_transpiler.passes.guard_caches import GuardCaches as GuardCaches
     from amp_transpiler.passes.guard_fusions import GuardFusions as GuardFusions

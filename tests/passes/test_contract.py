@@ -17,6 +17,7 @@ from amp_transpiler.passes.convert_opset import ConvertOpset
 from amp_transpiler.passes.emulate import EmulateLow
 from amp_transpiler.passes.fill_sums import FillSums
 from amp_transpiler.passes.fold_batch_norm import FoldBatchNorm
+from amp_transpiler.passes.fold_constants import FoldConstants
 from amp_transpiler.passes.fold_known_sizes import FoldKnownSizes
 from amp_transpiler.passes.guard_fusions import GuardFusions
 from amp_transpiler.passes.guard_transposes import GuardTransposes
@@ -67,6 +68,7 @@ TEXTS = {
         ),
         {},
     ),
+    "computed from constants": ("(float[2] x) => (float[2] y) { [c] k = Cos (w) [a] y = Add (x, k) }", {"w": array(2)}),
     "unread identity": ("(float[2] x) => (float[2] y) { [i] j = Identity (w) [a] y = Neg (x) }", {"w": array(2)}),
     "casts": (
         (
@@ -189,6 +191,7 @@ PASSES = {
     "InlineFunctions": lambda _: InlineFunctions(),
     "ReleaseInitializers": lambda _: ReleaseInitializers(),
     "UnifyConstants": lambda _: UnifyConstants(),
+    "FoldConstants": lambda _: FoldConstants(),
     "FoldKnownSizes": lambda _: FoldKnownSizes(),
     "SkipIdentities": lambda _: SkipIdentities(keep=False),
     "SkipIdentities, kept": lambda _: SkipIdentities(keep=True),
