@@ -9,10 +9,11 @@
 PYTHON is that of an environment with nvidia-modelopt[onnx]==0.47.0. A row a model, small ones first; what ROWS has is
 not made again. Every way gets the same sample: the first of the corpus' inputs, or of made-up ones. AutoCast is called
 as its documentation says (`programs/peer.py`), with inputs and outputs that keep their types. All results
-are measured alike: the outputs of the float32 program that rounds where they round, on that sample and on a hundredth
-of its floats; the results of layers in the network that TensorRT-RTX's parser makes of them, and whether its builder
-makes an engine. Seconds are those of the CPU, after imports, AutoCast's own run of the model and our comparison and
-search included; those of level O2 without verification are a row of their own. It needs no GPU.
+are measured alike: the outputs of the float32 program that rounds where they round, on that sample, at the other levels
+that level auto compares at, and on a hundredth of its floats; the results of layers in the network that TensorRT-RTX's
+parser makes of them, and whether its builder makes an engine. Seconds are those of the CPU, after imports, AutoCast's
+own run of the model and our comparison and search included; those of each level without verification stand beside it.
+It needs no GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,9 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.systems.option_names import DtypeName, LevelName
 from amp_transpiler.verification.accuracy import CannotCompare, Reference, make_reference
 from amp_transpiler.verification.engine_check import profile_of
+from amp_transpiler.verification.signal_levels import Gains
 from bench_precision import cpu_seconds
+from compare_defaults import commit_of
 from programs import autocast_page
 from tensorrt_probe import build
 
@@ -79,8 +82,9 @@ def main() -> int:
         if options.refresh:
             ways = known[name]["ways"]
             ways |= _row(path, None, low)["ways"] | {way: ways[way] for way in ("AutoCast",) if way in ways}
+            known[name]["commit"] = commit_of(LAB)
         else:
-            head = {"model": name, "format": low, "bytes": path.stat().st_size}
+            head = {"model": name, "format": low, "bytes": path.stat().st_size, "commit": commit_of(LAB)}
             known[name] = head | _row(path, options.autocast, low)
         lines = (json.dumps(row) + "\n" for row in known.values())
         options.rows.write_text("".join(lines), encoding="utf-8")
@@ -119,7 +123,7 @@ def _row(path: pathlib.Path, autocast: str | None, low: DtypeName) -> Record:
     except (AmpError, CannotCompare) as error:
         return {"fault": " ".join(str(error).split())[:300], "ways": {}}
     reference = reference.with_samples(reference.samples[:1], reference.outputs[:1])
-    quiet = _quiet(program, reference)
+    others = {"levels": list(Gains(reference).references().values()), "quiet": _quiet(program, reference)}
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "inputs.npz"
         np.savez(data, **reference.samples[0])
@@ -133,7 +137,7 @@ def _row(path: pathlib.Path, autocast: str | None, low: DtypeName) -> Record:
                 made = _by_us(way, path, data, result, low)
             if "seconds" in made and way in LEVELS:
                 made["unverified"] = _unverified_seconds(way, path, result.with_name("unverified.onnx"), low)
-            row["ways"][way] = made | (_measured(result, reference, quiet) if result.exists() else {})
+            row["ways"][way] = made | (_measured(result, reference, others) if result.exists() else {})
     return row
 
 
@@ -176,38 +180,45 @@ def _unverified_seconds(level: str, path: pathlib.Path, result: pathlib.Path, lo
     return cpu_seconds() - begun
 
 
-def _quiet(program: Program, reference: Reference) -> Reference | None:
-    """Return the same with the floats of the sample divided; None where there are none, or it does not run so."""
+def _quiet(program: Program, reference: Reference) -> list[Reference]:
+    """Return the same with the floats of the sample divided; nothing without floats, or where it does not run so."""
     sample = {
         name: array * array.dtype.type(QUIET) if array.dtype.kind == "f" else array
         for name, array in reference.samples[0].items()
     }
     if not any(array.dtype.kind == "f" for array in sample.values()):
-        return None
+        return []
     try:
-        return make_reference(program, program, sample)
+        return [make_reference(program, program, sample)]
     except _NO_COMPARISON:
-        return None
+        return []
 
 
-def _measured(result: pathlib.Path, reference: Reference, quiet: Reference | None) -> Record:
-    """Return what a result is like."""
+def _measured(result: pathlib.Path, reference: Reference, others: Mapping[str, Sequence[Reference]]) -> Record:
+    """Return what a result is like.
+
+    Args:
+        result: the file.
+        reference: the sample, and what the source computes of it.
+        others: key in the record -> the same at other levels, of which the worst counts.
+    """
     engine = build(result, profile_of(reference.samples))
     record: Record = {"fault": engine.fault, "share": engine.low_share, "layers": engine.layers}
+    unknown = dict.fromkeys(("error", *others))
     try:
-        record["error"] = _worst(reference, result)
-        record["quiet"] = None if quiet is None else _worst(quiet, result)
+        errors: dict[str, float | None] = {"error": _worst(reference, result)}
+        for name, levels in others.items():
+            errors[name] = max((_worst(each, result) for each in levels), default=None)
     except _NO_COMPARISON as error:
-        return {"error": None, "quiet": None, "why": " ".join(str(error).split())[:300]} | record
-    return record
+        return {**unknown, "why": " ".join(str(error).split())[:300]} | record
+    return record | {name: "infinite" if error == math.inf else error for name, error in errors.items()}
 
 
-def _worst(reference: Reference, result: pathlib.Path) -> float | str:
+def _worst(reference: Reference, result: pathlib.Path) -> float:
     """Return the largest error of an output."""
     rows, unjudged = reference.compare(load(result), Limits()), reference.unjudged()
     judged = [row for row in rows.values() if row.name not in unjudged]
-    worst = max((math.inf if row.nonfinite else row.relative for row in judged), default=0.0)
-    return "infinite" if math.isinf(worst) else worst
+    return max((math.inf if row.nonfinite else row.relative for row in judged), default=0.0)
 
 
 if __name__ == "__main__":
