@@ -114,7 +114,8 @@ def _is_smaller(ours: Record, theirs: Record, sample: str, margin: float = 0.0) 
 
 def _has_less(row: Record, way: str) -> bool:
     ours, theirs = (_made(row, by).get("share") for by in (way, "AutoCast"))
-    return ours is not None and theirs is not None and ours < theirs - SAME_SHARE
+    built = _builds(_made(row, "AutoCast"))  # the share of a file that is refused says nothing
+    return built and ours is not None and theirs is not None and ours < theirs - SAME_SHARE
 
 
 def _made(row: Record, way: str) -> Record:

@@ -56,6 +56,12 @@ def test_other_levels_count_where_theirs_is_beyond_the_limit(ours, theirs, expec
     assert is_behind(one, "auto") is expected
 
 
+def test_the_share_of_a_file_that_is_refused_says_nothing():
+    one = row((0.5, 0.002), (0.9, 0.001))
+    one["ways"]["AutoCast"]["fault"] = "no kernel"
+    assert not is_behind(one, "auto")
+
+
 def test_seconds_are_held_against_a_tenth():
     slow = row((0.9, 0.001), (0.9, 0.001))
     slow["ways"]["O2"]["unverified"] = 0.3
