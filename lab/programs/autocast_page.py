@@ -36,7 +36,8 @@ files are measured alike:
   compares; and on a hundredth of its floats, as a quiet recording or a dark picture is.
 - **seconds**: of the CPU, after imports. AutoCast's include one run of the model, to see its values; ours the
   comparison of all outputs, and at level auto the search. Without verification (`--no-verify`) nothing is run, as
-  AutoCast compares nothing: that is held against a tenth of its time.
+  AutoCast compares nothing: that is held against a tenth of its time. AutoCast's own seconds, of the same version and
+  file, may be of an earlier run.
 - **built**: whether TensorRT-RTX's builder makes an engine of the file.
 """
 BEHIND = """## Where the share is smaller at no smaller error
