@@ -25,8 +25,8 @@ class ReadUnrounded(Pass[PassResult]):
 
     A gradient has its parameter's element type. That of a look-up is summed up in float32, and rounded at the end, just
     for the update to cast it back: two casts of a whole table of words. The update gets the float32 sum instead, which
-    is the more exact one; where all else that reads the gradient is the check for infinity, no cast is left. In bfloat16
-    nothing is checked, and the update reads the sum itself.
+    is the more exact one; where all else that reads the gradient is the check for infinity, no cast is left. Where
+    nothing is checked, as in bfloat16, the update reads the sum itself.
 
     Small ones are rounded: their gradients are joined with others that are in 16 bits.
 
