@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.product_operands import stacked_shape
 
 __all__ = [
     "ALIASES",
@@ -83,7 +84,7 @@ def _attribute(node: ir.Node, name: str, default: int) -> int:
 
 # ---- what is computed; operators that are no matrix products are bound by memory long before ----
 def _matmul(node: ir.Node, sizes: Sizes, index: int = 0) -> int:
-    first = _shape(node, index, sizes)
+    first = stacked_shape(node, 0, _shape(node, index, sizes))
     if not first:
         return 0
     inner = first[-2] if _attribute(node, "transA", 0) and len(first) > 1 else first[-1]

@@ -52,6 +52,7 @@ from amp_transpiler.training_passes import (
     PadInLow,
     PlaceCasts,
     PointwiseProducts,
+    PositionsFirst,
     ReadUnrounded,
     Recompute,
     RoundSlopes,
@@ -160,7 +161,7 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
     if tensor_cores:
         leaner = [DeadKeyBiases(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
         means = CentreByProducts() if is_low else MeanByProducts()
-        PassManager([*leaner, means, BiasColumns(), FuseUpdates()])(model)
+        PassManager([*leaner, means, BiasColumns(), FuseUpdates(), PositionsFirst()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)
