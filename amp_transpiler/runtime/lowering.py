@@ -30,6 +30,7 @@ from amp_transpiler.training_passes import (
     CUDA_WORTH,
     AttentionSums,
     BiasColumns,
+    BiasGradients,
     CancelTransposes,
     CastTogether,
     CentreByProducts,
@@ -161,7 +162,8 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
     if tensor_cores:
         leaner = [DeadKeyBiases(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
         means = CentreByProducts() if is_low else MeanByProducts()
-        PassManager([*leaner, means, BiasColumns(), FuseUpdates(), PositionsFirst()])(model)
+        biases = [BiasColumns(), BiasGradients()]
+        PassManager([*leaner, means, *biases, FuseUpdates(), PositionsFirst()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)

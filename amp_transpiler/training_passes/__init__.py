@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.add_in_place import AddInPlace as AddInPlace
     from amp_transpiler.training_passes.attention_sums import AttentionSums as AttentionSums
     from amp_transpiler.training_passes.bias_columns import BiasColumns as BiasColumns
+    from amp_transpiler.training_passes.bias_gradients import BiasGradients as BiasGradients
     from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
     from amp_transpiler.training_passes.centre_by_products import CentreByProducts as CentreByProducts
