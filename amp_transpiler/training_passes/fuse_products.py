@@ -61,8 +61,11 @@ class _Factor:
     sources: tuple[ir.Node, ...] = ()
 
     @classmethod
-    def of(cls, operand: ir.Value) -> _Factor:
-        """Look through Muls by a number and Transposes, as far as flags can stand for them."""
+    def of(cls, operand: ir.Value, *, in_stacks: bool) -> _Factor:
+        """Look through Muls by a number and Transposes, as far as flags can stand for them.
+
+        Rows before a stack are only read beside a stack of as many axes: `in_stacks`.
+        """
         factor = furthest = cls(operand, tuple(range(rank_of(operand))))
         while len(factor.sources) < _MOST_SOURCES:
             node = factor.value.producer()
@@ -70,7 +73,8 @@ class _Factor:
             if before is None:
                 break
             factor = before
-            furthest = factor if factor.flags is not None else furthest
+            if factor.flags is not None and (in_stacks or not factor.stacked):
+                furthest = factor
         return furthest
 
     def _before(self, node: ir.Node) -> _Factor | None:
@@ -125,7 +129,8 @@ class _Product:
         left, right = node.inputs
         if left is None or right is None or left.dtype not in _DTYPES or not (_is_matrix(left) and _is_matrix(right)):
             return False
-        a, b = _Factor.of(left), _Factor.of(right)
+        in_stacks = rank_of(left) == rank_of(right)
+        a, b = (_Factor.of(operand, in_stacks=in_stacks) for operand in (left, right))
         result, alpha = node.outputs[0], a.scale * b.scale
         after = _scale_after(result)
         if after is not None:
