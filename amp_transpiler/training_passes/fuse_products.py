@@ -6,7 +6,7 @@ import dataclasses
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.builder import rank_of
+from amp_transpiler.graph.builder import is_static, rank_of, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
@@ -64,7 +64,7 @@ class _Factor:
     def of(cls, operand: ir.Value, *, in_stacks: bool) -> _Factor:
         """Look through Muls by a number and Transposes, as far as flags can stand for them.
 
-        Rows before a stack are only read beside a stack of as many axes: `in_stacks`.
+        Rows before a stack are only read beside an equal stack: `in_stacks`.
         """
         factor = furthest = cls(operand, tuple(range(rank_of(operand))))
         while len(factor.sources) < _MOST_SOURCES:
@@ -129,7 +129,7 @@ class _Product:
         left, right = node.inputs
         if left is None or right is None or left.dtype not in _DTYPES or not (_is_matrix(left) and _is_matrix(right)):
             return False
-        in_stacks = rank_of(left) == rank_of(right)
+        in_stacks = is_static(left) and is_static(right) and shape_of(left)[:-2] == shape_of(right)[:-2]
         a, b = (_Factor.of(operand, in_stacks=in_stacks) for operand in (left, right))
         result, alpha = node.outputs[0], a.scale * b.scale
         after = _scale_after(result)

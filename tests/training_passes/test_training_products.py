@@ -124,6 +124,13 @@ PRODUCTS = {
         ),
         None,
     ),
+    "rows before a stack, times another stack": (
+        (
+            "(float[4,2,3] a, float[1,3,5] b) => (float[2,4,5] y) "
+            "{ c = Transpose <perm = [1, 0, 2]> (a) y0 = MatMul (c, b) y = Identity (y0) }"
+        ),
+        None,
+    ),
     "another permutation": (
         (
             "(float[2,4,3] a, float[5,3,2] b) => (float[2,4,5] y) "
