@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +20,9 @@ __all__ = ["Layout", "Rows", "keeps_order"]
 
 Layout: TypeAlias = Literal["flat", "pair", "last"]
 
+_FIRST_ROW: Mapping[Layout, Any] = MappingProxyType(
+    {"flat": (slice(1),), "pair": (slice(1), slice(1)), "last": (..., slice(1))}
+)
 _MOST_COMPARED = 1 << 20  # elements of a constant that is looked through
 
 
@@ -80,8 +83,7 @@ def _is_uniform(value: ir.Value, layout: Layout) -> bool:
     if tensor is None or tensor.size > _MOST_COMPARED:
         return False
     content = tensor.numpy()
-    first = {"flat": content[:1], "pair": content[:1, :1], "last": content[..., :1]}[layout]
-    return bool(np.all(content == first))
+    return bool(np.all(content == content[_FIRST_ROW[layout]]))
 
 
 # ---- rules ----

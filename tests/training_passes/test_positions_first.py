@@ -39,6 +39,7 @@ NODES = {
         "z = Concat <axis=1> (x, c)",
         True,
     ),
+    "a constant vector of all rows": ("float[6] x", "float[6] z", "float[6] c = {1,1,1,1,1,1}", "z = Mul (x, c)", True),
     "numbers beside rows": ("float[6,2] x, float[6,1] y", "float[6,3] z", "", "z = Concat <axis = 1> (y, x)", True),
     "rows behind rows": ("float[3,2] x, float[3,2] y", "float[6,2] z", "", "z = Concat <axis = 0> (x, y)", False),
     "look-up": ("float[9,4] t, int64[2,3] i", "float[2,3,4] z", "", "z = Gather (t, i)", True),
