@@ -57,6 +57,7 @@ from amp_transpiler.training_passes import (
     ReadUnrounded,
     Recompute,
     RoundSlopes,
+    ScaleGradients,
     SplitRows,
     SumByProducts,
     WeightGradients,
@@ -163,7 +164,7 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         leaner = [DeadKeyBiases(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
         means = CentreByProducts() if is_low else MeanByProducts()
         biases = [BiasColumns(), BiasGradients()]
-        PassManager([*leaner, means, *biases, FuseUpdates(), PositionsFirst()])(model)
+        PassManager([*leaner, means, *biases, ScaleGradients(), FuseUpdates(), PositionsFirst()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)
