@@ -91,8 +91,8 @@ class _Way:
         if any(other.outputs[0].is_graph_output() for other in others):
             return False
         self.beside += [other.outputs[0] for other in others]
-        made = source.producer()
-        is_product = made is not None and is_standard(made) and made.op_type in ("Gemm", "MatMul")
+        maker = source.producer()
+        is_product = maker is not None and is_standard(maker) and maker.op_type in ("Gemm", "MatMul")
         return is_product and self.follow(source, {node, *others})
 
 
