@@ -45,6 +45,7 @@ class Sizes:
         self._shapes: dict[ir.Value, Dims | None] = {}
         self._contents: dict[ir.Value, Dims] = {}
         self._fresh = itertools.count()
+        self._sums: dict[tuple[str, ...], str] = {}
         for value in (*graph.inputs, *graph.initializers.values()):
             self._shapes[value] = self._declared(value)
         for node in graph:
@@ -131,6 +132,10 @@ class Sizes:
         for dim in others[1:]:
             best = _stronger(best, dim)
         return best
+
+    def sum_of(self, dims: Sequence[Dim]) -> Dim:
+        """Return the symbol of a sum, the same wherever the same sizes are added."""
+        return self._sums.setdefault(tuple(sorted(map(str, dims))), self._symbol())
 
     def fresh(self, count: int) -> Dims:
         """Return symbols of their own."""
@@ -281,7 +286,12 @@ def _packed_attention(sizes: Sizes, node: ir.Node) -> Shapes:
 
 def _cross_attention(sizes: Sizes, node: ir.Node) -> Shapes:
     query, value = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2] if len(node.inputs) > 2 else None)
-    return [None if query is None or value is None or len(query) != 3 else (*query[:2], value[-1])]
+    if query is None or value is None or len(query) != 3:
+        return [None]
+    if len(value) == 3:
+        return [(*query[:2], value[-1])]
+    heads, size = value[1], value[-1]
+    return [(*query[:2], heads * size if isinstance(heads, int) and isinstance(size, int) else sizes.fresh(1)[0])]
 
 
 def _norm_of_sum(sizes: Sizes, node: ir.Node) -> Shapes:
@@ -409,7 +419,7 @@ def _concat(sizes: Sizes, node: ir.Node) -> Shapes:
     axis = node.attributes.get_int("axis", 0) % len(known[0])
     joined = [shape[axis] for shape in known]
     numbers = [dim for dim in joined if isinstance(dim, int)]
-    total = sum(numbers) if len(numbers) == len(joined) else sizes.fresh(1)[0]
+    total = sum(numbers) if len(numbers) == len(joined) else sizes.sum_of(joined)
     return [tuple(total if index == axis else dim for index, dim in enumerate(known[0]))]
 
 

@@ -88,7 +88,7 @@ def masks_in_axes(mask: Mask, scores: Sequence[Dim], rank: int, sizes: Sizes) ->
 def _placed(view: View, mask: Mask, scores: Sequence[Dim], rank: int, sizes: Sizes) -> Mask | None:
     if view.source is mask.value and rank == 4:
         return mask
-    shape, axes = sizes.shape(view.source), _in_four_axes(view, rank)
+    shape, axes = sizes.shape(view.source), _in_four_axes(view, rank, scores[1])
     if shape is None or axes is None:
         return None
     places = [-1] * len(shape)
@@ -112,7 +112,7 @@ def _placed(view: View, mask: Mask, scores: Sequence[Dim], rank: int, sizes: Siz
     return dataclasses.replace(source, value=value, places=tuple(places))
 
 
-def _in_four_axes(view: View, rank: int) -> tuple[tuple[Part, ...], ...] | None:
+def _in_four_axes(view: View, rank: int, heads: Dim) -> tuple[tuple[Part, ...], ...] | None:
     """Return the parts of samples, heads, queries and keys."""
     if len(view.axes) > rank:
         return None
@@ -122,6 +122,8 @@ def _in_four_axes(view: View, rank: int) -> tuple[tuple[Part, ...], ...] | None:
     outer = axes[0]
     if is_single(outer):
         return ((), (), *axes[1:])
+    if heads == 1 and len(outer) == 1:
+        return (outer, (), *axes[1:])
     return ((outer[0],), (outer[1],), *axes[1:]) if len(outer) == 2 else None
 
 

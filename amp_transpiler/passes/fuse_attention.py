@@ -165,24 +165,56 @@ class _Writer:
             source = self._batch_first(builder, parts[0].source, attention.query.order)
             inputs = [source, weight, offset, None, None, bias]
             return self._fused(builder, "Attention", inputs, attributes)
-        values = [self._operand(builder, each) for each in (attention.query, attention.key, attention.value)]
+        values = [self._operand(builder, attention.query)]
+        values += [
+            (self._in_heads if each.places else self._operand)(builder, each)
+            for each in (attention.key, attention.value)
+        ]
         return self._fused(builder, "MultiHeadAttention", [*values, None, None, bias], attributes)
 
     def _operand(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
         """Return an operand of shape [batch, rows, width]."""
-        value = operand.whole
+        value = self._in_three_axes(builder, operand)
         if operand.parts > 1:
-            for part in range(operand.parts):
-                if (value, part) not in self._rearranged:
-                    self._split(builder, operand)
+            if (value, operand.part) not in self._rearranged:
+                self._split(builder, value, operand)
             value = self._rearranged[(value, operand.part)]
         return self._batch_first(builder, value, operand.order)
 
-    def _split(self, builder: NodeBuilder, operand: Operand) -> None:
+    def _split(self, builder: NodeBuilder, whole: ir.Value, operand: Operand) -> None:
         widths = builder.constant(np.full(operand.parts, operand.width, np.int64))
-        values = builder.nodes("Split", [operand.whole, widths], operand.parts, {"axis": 2}, ir.DataType.FLOAT)
+        values = builder.nodes("Split", [whole, widths], operand.parts, {"axis": 2}, ir.DataType.FLOAT)
         for part, value in enumerate(values):
-            self._rearranged[(operand.whole, part)] = value
+            self._rearranged[(whole, part)] = value
+
+    def _in_three_axes(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        """Return the whole of an operand with its axes of batch and rows, and one for all else."""
+        whole, places = operand.whole, operand.places
+        if not places and not operand.is_flat:
+            return whole
+        if (whole, places) not in self._rearranged:
+            value, wanted = whole, [0, 0, operand.width]
+            if places:
+                batch, heads, rows, size = places
+                value = self._turned(builder, value, (batch, rows, heads, size))
+            else:
+                outer = [operand.batch, operand.rows] if operand.order == BATCH_FIRST else [operand.rows, operand.batch]
+                wanted = [dim if isinstance(dim, int) else -1 for dim in (*outer, operand.width * operand.parts)]
+            shape = builder.constant(np.asarray(wanted, np.int64))
+            self._rearranged[(whole, places)] = builder.node("Reshape", [value, shape], dtype=ir.DataType.FLOAT)
+        return self._rearranged[(whole, places)]
+
+    def _in_heads(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        """Return an operand of shape [batch, heads, rows, size]."""
+        return self._turned(builder, operand.whole, operand.places)
+
+    def _turned(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
+        if order == tuple(range(len(order))):
+            return value
+        if (value, "turned", order) not in self._rearranged:
+            turned = builder.node("Transpose", [value], {"perm": list(order)}, ir.DataType.FLOAT)
+            self._rearranged[(value, "turned", order)] = turned
+        return self._rearranged[(value, "turned", order)]
 
     def _batch_first(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, int]) -> ir.Value:
         if order == BATCH_FIRST:
@@ -190,10 +222,7 @@ class _Writer:
         maker = value.producer()
         if maker is not None and turns(maker, (1, 0, 2)) and maker.inputs[0] is not None:
             return maker.inputs[0]
-        if (value, "turned") not in self._rearranged:
-            turned = builder.node("Transpose", [value], {"perm": [1, 0, 2]}, ir.DataType.FLOAT)
-            self._rearranged[(value, "turned")] = turned
-        return self._rearranged[(value, "turned")]
+        return self._turned(builder, value, (1, 0, 2))
 
     def _fused(
         self, builder: NodeBuilder, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, object]
@@ -287,10 +316,14 @@ class _Writer:
 
     def _square(self, builder: NodeBuilder, attention: Found) -> ir.Value:
         ones = builder.constant(np.asarray([1, 1], np.int64))
-        sides = [self._size(builder, each.whole, each.order[1]) for each in (attention.query, attention.key)]
+        sides = [self._rows_of(builder, each) for each in (attention.query, attention.key)]
         return builder.node("Concat", [ones, *sides], {"axis": 0}, ir.DataType.INT64)
 
-    def _size(self, builder: NodeBuilder, value: ir.Value, axis: int) -> ir.Value:
+    def _rows_of(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        if operand.places:
+            value, axis = operand.whole, operand.places[2]
+        else:
+            value, axis = self._in_three_axes(builder, operand), operand.order[1]
         shape = builder.node("Shape", [value], None, ir.DataType.INT64)
         return builder.node("Gather", [shape, builder.constant(np.asarray([axis], np.int64))], None, ir.DataType.INT64)
 
