@@ -21,13 +21,14 @@ _DEEPEST = 12  # nodes before a mask that are looked through
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mask:
-    """A summand of the scores.
+    """A summand of the scores, or what takes their place.
 
     Attributes:
         value: what is added; where `allowed` is set, the condition of which it is made.
         allowed: whether `value` holds truths: True where a score counts (or False, where `inverted`).
         inverted: truths mean the opposite.
         filler: with truths, what is added where a score does not count.
+        replaces: `filler` takes the place of a score, which is lost then.
         places: the axes of `value` as axes of the scores [batch, heads, queries, keys]; its axes of one element that
             are none are -1. None where it has their last axes.
     """
@@ -36,6 +37,7 @@ class Mask:
     allowed: bool = False
     inverted: bool = False
     filler: float = 0.0
+    replaces: bool = False
     places: tuple[int, ...] | None = None
 
 

@@ -265,9 +265,9 @@ def _chosen(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
     """Read `Where(condition, scores, very small)`, or the other way round."""
     condition, yes, no = node.inputs
     if condition is not None and (filler := number_of(no)) is not None and filler <= MASKED:
-        return yes, Mask(condition, allowed=True, filler=filler)
+        return yes, Mask(condition, allowed=True, filler=filler, replaces=True)
     if condition is not None and (filler := number_of(yes)) is not None and filler <= MASKED:
-        return no, Mask(condition, allowed=True, inverted=True, filler=filler)
+        return no, Mask(condition, allowed=True, inverted=True, filler=filler, replaces=True)
     return None, None
 
 
