@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 _DOMAIN = "com.microsoft"
 _LOWEST = float(np.finfo(np.float32).min)
 _FIRST_OPSET = 13  # before, a Softmax without an axis was another
-_REDUCES_BY_INPUT = 18  # since this opset, ReduceMax takes its axes as an input
 
 
 class FuseAttention(Pass[PassResult]):
@@ -76,7 +75,6 @@ class _Writer:
 
     def __init__(self, model: ir.Model, sizes: Sizes, restrictions: Restrictions | None) -> None:
         self._restrictions = restrictions
-        self._opset = opset_of(model, "")
         self._sizes = sizes
         self._graph = model.graph
         self._names = NameAllocator(model)
@@ -293,7 +291,9 @@ class _Writer:
             for mask in masks[1:]:
                 total = builder.node("Add", [total, self._summand(builder, mask)], dtype=ir.DataType.FLOAT)
             shape = self._sizes.broadcast([shape_of_mask(mask, self._sizes) for mask in masks])
-            if shape is None or len(shape) != 4 or shape[2:] != sides:
+            if shape is not None and len(shape) in (2, 3) and shape[-2:] == sides:
+                total = self._with_axes(builder, "Unsqueeze", total, list(range(4 - len(shape))))
+            elif shape is None or len(shape) != 4 or shape[2:] != sides:
                 total = builder.node("Expand", [total, self._square(builder, attention)], dtype=ir.DataType.FLOAT)
             self._masks[key] = total
         return self._masks[key]
@@ -360,20 +360,19 @@ class _Writer:
         key = ("rows", mask, attention.query.rows, attention.key.rows, attention.causal)
         if key not in self._masks:
             # Not by the mask's numbers: where its "minus infinity" is read only by attentions, they may be low.
+            # They are added up, since ONNX Runtime has a kernel of its own for sums, and none for the largest.
             unit, none = (builder.constant(np.asarray(number, np.float32)) for number in (1.0, 0.0))
             choice = [none, unit] if mask.inverted else [unit, none]
-            best = builder.node("Where", [self._in_place(builder, mask), *choice], dtype=ir.DataType.FLOAT)
+            counts = builder.node("Where", [self._in_place(builder, mask), *choice], dtype=ir.DataType.FLOAT)
             if attention.causal:
                 square = builder.node("Expand", [unit, self._square(builder, attention)], dtype=ir.DataType.FLOAT)
                 past = builder.node("Trilu", [square], {"upper": 0}, ir.DataType.FLOAT)
-                best = builder.node("Mul", [best, past], dtype=ir.DataType.FLOAT)
-            inputs, attributes = [best], {"axes": [-1], "keepdims": 1}
-            if self._opset >= _REDUCES_BY_INPUT:
-                inputs, attributes = [best, builder.constant(np.asarray([-1], np.int64))], {"keepdims": 1}
-            best = builder.node("ReduceMax", inputs, attributes, ir.DataType.FLOAT)
-            counts = builder.node("Greater", [best, none], None, ir.DataType.BOOL)
+                counts = builder.node("Mul", [counts, past], dtype=ir.DataType.FLOAT)
+            last = builder.constant(np.asarray([-1], np.int64))
+            total = builder.node("ReduceSum", [counts, last], {"keepdims": 1}, ir.DataType.FLOAT)
+            some = builder.node("Greater", [total, none], None, ir.DataType.BOOL)
             has_heads = attention.causal or len(shape_of_mask(mask, self._sizes) or ()) == 4
-            self._masks[key] = self._with_axes(builder, "Squeeze", counts, [1]) if has_heads else counts
+            self._masks[key] = self._with_axes(builder, "Squeeze", some, [1]) if has_heads else some
         return self._masks[key]
 
 

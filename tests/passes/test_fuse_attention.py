@@ -130,7 +130,7 @@ def test_whether_a_row_counts_is_not_told_by_the_mask_s_minus_infinity():
     for form, (body, _) in {**FORMS, **NEWER}.items():
         program, _, _ = fused(model(body, opset=23 if form in NEWER else 18))
         for node in program.model.graph:
-            if node.op_type == "ReduceMax" and node.inputs[0].producer().op_type == "Where":  # not the source's own
+            if node.op_type == "ReduceSum" and node.inputs[0].producer().op_type == "Where":
                 told += 1
                 assert len(node.inputs[0].uses()) == 1, form
                 assert {float(constant_array(value)) for value in node.inputs[0].producer().inputs[1:]} == {0, 1}
