@@ -499,12 +499,12 @@ def _recurrent(sizes: Sizes, node: ir.Node) -> Shapes:
 
 
 def _top(sizes: Sizes, node: ir.Node) -> Shapes:
-    shape, count = sizes.shape(node.inputs[0]), sizes.content(node.inputs[1])
+    shape, counts = sizes.shape(node.inputs[0]), sizes.content(node.inputs[1])
     if not shape:
         return []
     axis = node.attributes.get_int("axis", -1) % len(shape)
-    kept = sizes.fresh(1)[0] if count is None else count[0]
-    taken = tuple(kept if index == axis else dim for index, dim in enumerate(shape))
+    count = sizes.fresh(1)[0] if counts is None else counts[0]
+    taken = tuple(count if index == axis else dim for index, dim in enumerate(shape))
     return [taken, taken]
 
 
