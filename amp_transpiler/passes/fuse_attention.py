@@ -207,7 +207,8 @@ class _Writer:
         whole, places = operand.whole, operand.places
         if not places and not operand.is_flat:
             return whole
-        if (whole, places) not in self._rearranged:
+        key = (whole, places, operand.order, operand.batch)
+        if key not in self._rearranged:
             value, wanted = whole, [0, 0, operand.width]
             if places:
                 batch, heads, rows, size = places
@@ -216,8 +217,8 @@ class _Writer:
                 outer = [operand.batch, operand.rows] if operand.order == BATCH_FIRST else [operand.rows, operand.batch]
                 wanted = [dim if isinstance(dim, int) else -1 for dim in (*outer, operand.width * operand.parts)]
             shape = builder.constant(np.asarray(wanted, np.int64))
-            self._rearranged[(whole, places)] = builder.node("Reshape", [value, shape], dtype=ir.DataType.FLOAT)
-        return self._rearranged[(whole, places)]
+            self._rearranged[key] = builder.node("Reshape", [value, shape], dtype=ir.DataType.FLOAT)
+        return self._rearranged[key]
 
     def _in_heads(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
         """Return an operand of shape [batch, heads, rows, size]."""
