@@ -82,7 +82,7 @@ def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
 
 
 def affine(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
-    """Return normalised data, whose rows are views, times `scale` plus `bias`, which are [C]: in their shape, their type."""
+    """Return normalised data, whose rows are views, times `scale` plus `bias`, [C] both: in their shape and type."""
     zeros = builder.constant(np.zeros(rows.channels))
     return affine_of_data(builder, builder.reshape(rows.values, rows.shape), scale, bias, zeros)
 
