@@ -159,10 +159,16 @@ def _adjoint(reader: ir.Node, node: ir.Node, to_result: ir.Value) -> ir.Node | N
         source = next(use.node for use in g.uses())
     if not is_standard(source) or list(source.inputs[:_WEIGHT]) != [g] or len(source.inputs) != _WEIGHT + 1:
         return None
-    passed = ("Cast",) if source.op_type == "ConvTranspose" else ("Transpose", "Slice")
-    is_adjoint = source.op_type in ("Conv", "ConvTranspose") and _is_made_of(source.inputs[_WEIGHT], weight, passed)
-    is_straight = source.op_type == "ConvTranspose" or source.inputs[_WEIGHT] is not weight
-    return source if is_adjoint and is_straight else None
+    if source.op_type == "ConvTranspose":
+        return source if _is_made_of(source.inputs[_WEIGHT], weight, ("Cast",)) else None
+    is_turned = source.op_type == "Conv" and _exchanges_first_two(source.inputs[_WEIGHT])
+    return source if is_turned and _is_made_of(source.inputs[_WEIGHT], weight, ("Transpose", "Slice")) else None
+
+
+def _exchanges_first_two(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    is_transpose = node is not None and node.op_type == "Transpose" and is_standard(node)
+    return is_transpose and node is not None and tuple(node.attributes.get_ints("perm", ())[:2]) == (1, 0)
 
 
 def _is_made_of(value: ir.Value | None, first: ir.Value | None, passed: Sequence[str]) -> bool:

@@ -123,14 +123,15 @@ class _Slopes:
 
     # ---- the loss ----
     def _may_round_losses(self) -> bool:
-        """Return whether nothing but labels' log probabilities is read, all of the same labels, and sums of those."""
+        """Return whether log probabilities are read only for one label of each sample, and of these only sums."""
         if self.scores.dtype != ir.DataType.FLOAT16 or shape_of(self.scores)[0] < _MANY:
             return False
         picks = [use.node for use in self.likely.uses()]
         if self.likely.is_graph_output() or any(each.op_type != "GatherElements" for each in picks):
             return False
         is_by_class = all(_axis(each) in (1, -1) for each in picks)
-        return is_by_class and all(_is_only_summed(each.outputs[0]) for each in picks)
+        is_one_label = len({each.inputs[1] for each in picks}) == 1
+        return is_by_class and is_one_label and all(_is_only_summed(each.outputs[0]) for each in picks)
 
     def _losses_save_time(self) -> bool:
         """Return whether 16-bit log probabilities take less time by the price list than float32 ones."""
@@ -141,16 +142,13 @@ class _Slopes:
         return low < seconds_of_form(_label_logarithms_in_float32, inputs, _OPSET)
 
     def _rewrite_losses(self, build: GraphBuilder, shares: ir.Value) -> None:
-        written: dict[ir.Value | None, ir.Value] = {}
         picks = [use.node for use in self.likely.uses()]
+        labels = picks[0].inputs[1]
+        assert labels is not None
+        build.before, build.metadata = picks[0], dict(picks[0].metadata_props)
+        logarithms = label_logarithms(build, self.scores, shares, labels)
         for pick in picks:
-            labels = pick.inputs[1]
-            assert labels is not None
-            build.before, build.metadata = pick, dict(pick.metadata_props)
-            if labels not in written:
-                written[labels] = label_logarithms(build, self.scores, shares, labels)
-            take_over(pick.outputs[0], written[labels], build.names)
-        for pick in picks:
+            pick.outputs[0].replace_all_uses_with(logarithms)
             remove_unread(pick)
 
 
