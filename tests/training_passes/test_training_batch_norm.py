@@ -154,7 +154,7 @@ def test_an_unknown_rank_is_an_error_that_names_the_value():
 
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_a_bfloat16_program_is_well_typed(by_rows):
-    """By rows, the factors of the data are rounded, and the shift is made with the scale as it is; statistics are not."""
+    """By rows, factors of the data are rounded, and the shift is made with the rounded scale; statistics are not."""
     model = batch_norm("4,3,2,2", x="bfloat16", stats="float")
     LowerBatchNorm(by_rows=by_rows)(model)
     verify(model, "lowering")
