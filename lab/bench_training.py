@@ -37,6 +37,7 @@ LAB = pathlib.Path(__file__).resolve().parent
 PAGE = LAB.parent / "docs" / "benchmarks" / "training.md"
 CANNOT_TELL = 3  # the exit status of launches.py where this machine cannot count
 LAYOUTS = 3
+WITH_GRAPHS = ("fp32", "O2")
 COUNTED = ("rocm", "raf", "resnet18", "resnet50", "transformer")
 CPU_STEPS = (("transformer_cpu", 2), ("transformer_cpu", 8), ("cnn_cpu", 0))
 CPU_COMPILED = (8, 16, 32)
@@ -74,11 +75,22 @@ def counted(case: Case, layouts: int, *, tiny: bool, jobs: int = 1) -> Record | 
         record = exact.result()
     if record is not None and runs:
         record["reserved"] = min(run["memory"]["reserved_peak"] for run in runs)
+    if record is not None and case.level in WITH_GRAPHS:
+        record["graphs"] = {form: _graph_memory(arguments, form) for form in training_page.GRAPHS}
     return record
 
 
-def _launched(options: list[str], arguments: list[str], **variables: str) -> Record | None:
-    child = LAB / "programs" / "counted_step.py"
+def _graph_memory(arguments: list[str], form: str) -> int | None:
+    """Return the bytes that a step reserves as CUDA graphs; None if it cannot be run in that form."""
+    name, level, dtype, *rest = arguments
+    found = _launched([], [name, level, dtype, form, *rest], program="graph_memory.py")
+    return found["reserved"] if found is not None and found["as_asked"] else None
+
+
+def _launched(
+    options: list[str], arguments: list[str], program: str = "counted_step.py", **variables: str
+) -> Record | None:
+    child = LAB / "programs" / program
     command = [sys.executable, str(LAB / "launches.py"), "run", *options, str(child), *arguments]
     done = _run(command, **variables)
     if done.returncode == CANNOT_TELL:

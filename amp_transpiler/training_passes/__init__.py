@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.place_casts import VIEWS as VIEWS, PlaceCasts as PlaceCasts
     from amp_transpiler.training_passes.plain_for_cpu import PlainForCpu as PlainForCpu
     from amp_transpiler.training_passes.pointwise_products import PointwiseProducts as PointwiseProducts
+    from amp_transpiler.training_passes.read_before_update import ReadBeforeUpdate as ReadBeforeUpdate
     from amp_transpiler.training_passes.read_unrounded import ReadUnrounded as ReadUnrounded
     from amp_transpiler.training_passes.recompute import (
         Recompute as Recompute,

@@ -11,6 +11,7 @@ import numpy as np
 import amp_transpiler as amp
 from amp_transpiler import static
 from amp_transpiler.runtime.places import place_named, to_host
+from gpu.arena_log import ArenaLog, arena_log
 from gpu.inference import megabytes, predictions
 from gpu.kernels import kernels
 from gpu.records import Record, Task, attempt, timed
@@ -21,8 +22,11 @@ from programs.sizes import NETWORKS, Network, feeds_of, small
 __all__ = ["STEPS_OF_MEMORY", "compiled_training", "torch_training", "training"]
 
 STEPS_OF_MEMORY = (1, 3)
-"""The steps behind which the device's memory is read: the state is written anew by the first of them, and lies where
-it stays from the third on."""
+"""The steps behind which the memory of the device and of arenas is read: the state is written anew by the first of
+them, and lies where it stays from the third on."""
+
+
+_GRAPHS = ("", ", CUDA graph", ", CUDA graph in place")  # by the pluses behind a level
 
 
 def _network(task: Task, name: str) -> Network:
@@ -32,24 +36,21 @@ def _network(task: Task, name: str) -> Network:
 def training(task: Task) -> None:
     """Time the steps of one program; the task's name is that of the network, its level and its format."""
     name, level, dtype = task.name.split(".")
-    variant = f"{level[:-1]}, CUDA graph" if level.endswith("+") else level
+    variant = level.rstrip("+") + _GRAPHS[level.count("+")]
     attempt(task, variant, dtype, lambda: _ours(task, _network(task, name), level, dtype))
 
 
 def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Record]:
     place = place_named(task.place)
-    level, captured = level.rstrip("+"), level.endswith("+") and task.place == "cuda"
+    pluses = level.count("+") if task.place == "cuda" else 0
+    level, captured = level.rstrip("+"), pluses > 0
     step = training_step(network, "fp32" if level == "raf" else level, dtype)
     program = amp.autocast(step.main, dtype=dtype) if level == "raf" else step.main
     feeds, before = feeds_of(network), place.memory_in_use()
     sessions = Sessions(task.folder / f"graphs.{task.name}")
     sessions.folder.mkdir()
-    executor = static.Executor(place, cuda_graph=captured)
-    executor.run(step.startup)
-    grown = {"startup": megabytes(before, place.memory_in_use())}
+    executor = static.Executor(place, cuda_graph=captured, in_place=pluses > 1)
     losses: list[Any] = []
-
-    steps = 1
 
     def run() -> None:
         losses[:] = executor.run(program, feeds, [step.loss.name], return_numpy=False)
@@ -57,15 +58,19 @@ def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Reco
     def loss() -> float:
         return float(np.asarray(to_host(losses[0])).reshape(()))
 
-    run()
-    yield {"first_loss": loss()}
-    # The arena's own statistics have no way out of ONNX Runtime's Python package: what it takes from the device has.
-    for last in STEPS_OF_MEMORY:
-        while steps < last:
+    def memory(log: ArenaLog) -> Record:
+        return {"grown_mb": megabytes(before, place.memory_in_use()), "arenas": log.taken()}
+
+    with arena_log() as log:
+        executor.run(step.startup)
+        behind = {"startup": memory(log)}
+        for number in range(1, max(STEPS_OF_MEMORY) + 1):
             run()
-            steps += 1
-        grown[f"step {last}"] = megabytes(before, place.memory_in_use())
-    yield {"grown_mb": grown}
+            if number == 1:
+                first = loss()
+            if number in STEPS_OF_MEMORY:
+                behind[f"step {number}"] = memory(log)
+    yield {"first_loss": first, "memory_behind": behind}
     sessions.used.clear()
     yield timed(run, tiny=task.tiny, wait=lambda: to_host(losses[0]))
     yield {"memory_mb": megabytes(before, place.peak_memory()), "loss": loss()}

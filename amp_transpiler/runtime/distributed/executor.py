@@ -446,6 +446,8 @@ class DataParallelSteps(StepExecutor):
             worth=dataclasses.replace(worth_on(self.place), merges=not shards),
             recompute=self._options.recompute,
             by_rows=cut.statistics_factor is None,  # by rows, the statistics are no means over the batch
+            weight_gradients=self._options.formulation(self.place),
+            tensor_cores=not self.place.in_main_memory,
         )
         if cut.statistics_factor is not None and has_batch_statistics(program.model):
             _check_statistics(program, ready)
