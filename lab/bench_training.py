@@ -83,8 +83,8 @@ def counted(case: Case, layouts: int, *, tiny: bool, jobs: int = 1) -> Record | 
 def _graph_memory(arguments: list[str], form: str) -> int | None:
     """Return the bytes that a step reserves as CUDA graphs; None if it cannot be run in that form."""
     name, level, dtype, *rest = arguments
-    found = _launched([], [name, level, dtype, form, *rest], program="graph_memory.py")
-    return found["reserved"] if found is not None and found["as_asked"] else None
+    record = _launched([], [name, level, dtype, form, *rest], program="graph_memory.py")
+    return record["reserved"] if record is not None and record["as_asked"] else None
 
 
 def _launched(
