@@ -39,6 +39,7 @@ from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.step_graphs import StepGraph, open_capturing
 from amp_transpiler.runtime.step_options import StepOptions
+from amp_transpiler.runtime.unfetched_losses import leave_out, unfetched_losses
 from amp_transpiler.training_passes import (
     AddInPlace,
     ComputeLate,
@@ -137,7 +138,8 @@ def compile_step(
     known = known_updates(program) if updates and not watch.finite else {}
     if known and not fetch and len(known) == len(program.updates):
         return CompiledStep(None, (), {}, {}, {}, IndexChecks(), known=known)
-    assembled = assemble(program, fetch, updates=updates, known=known)
+    losses = unfetched_losses(program, fetch) if updates else ()
+    assembled = assemble(program, (*fetch, *losses), updates=updates, known=known)
     checks = find_index_checks(assembled) if watch.indices else IndexChecks()
     not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
     ready = ready_to_open(
@@ -151,7 +153,7 @@ def compile_step(
     if options.in_place and (why := _needs_old_state(watch, checks, known)):
         _logger.warning("a step writes no state in place: %s", why)
         options = dataclasses.replace(options, in_place=False)
-    step = open_ready(ready, place, options)
+    step = open_ready(leave_out(ready, losses), place, options)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite, known=known)
 
 

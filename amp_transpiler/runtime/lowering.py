@@ -55,6 +55,7 @@ from amp_transpiler.training_passes import (
     ReadUnrounded,
     Recompute,
     RoundSlopes,
+    ScaleInLow,
     SplitRows,
     SumByProducts,
     WeightGradients,
@@ -129,7 +130,7 @@ def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formu
         state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
     verify(model, "lowering the training program", propagate_types(model))
     legal = [Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), GuardVectors()]
-    PassManager([*legal, MergeEqual(), PlaceCasts()])(model)
+    PassManager([*legal, ScaleInLow(), MergeEqual(), PlaceCasts()])(model)
     return dataclasses.replace(assembled, state=state)
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from amp_transpiler.training_passes.reduce_in_stages import ReduceInStages as ReduceInStages
     from amp_transpiler.training_passes.round_slopes import RoundSlopes as RoundSlopes
+    from amp_transpiler.training_passes.scale_in_low import ScaleInLow as ScaleInLow
     from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
     from amp_transpiler.training_passes.shorten_scatters import ShortenScatters as ShortenScatters
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats

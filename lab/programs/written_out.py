@@ -1,7 +1,9 @@
 """Counts operators that a model writes out in several nodes, from ONNX's protos alone.
 
 It is a reference for the fusions of the package and shares no code with them: it follows names from one characteristic
-node each, a root, an Erf, a Tanh or a Softmax, and asks what the definition of the operator asks for.
+node each, a root, an Erf, a Tanh or a Softmax, and asks what the definition of the operator asks for. Normalisations
+are counted over the last axis alone, since ONNX's operators have no other; their variance may be the mean of squares
+without the square of the mean, as JAX writes it.
 """
 
 from __future__ import annotations
@@ -108,6 +110,8 @@ def _normalisation(graph: _Graph, root: onnx.NodeProto) -> str:
     total = graph.maker(root.input[0], "Add")
     if total is None:
         return ""
+    if any(_is_difference_of_means(graph, name) for name in total.input):
+        return "LayerNormalization"
     mean = next((mean_node for name in total.input if (mean_node := graph.maker(name, "ReduceMean")) is not None), None)
     if mean is None or not graph.is_over_the_last_axis(mean):
         return ""
@@ -120,6 +124,34 @@ def _normalisation(graph: _Graph, root: onnx.NodeProto) -> str:
     middle = graph.maker(centred.input[1], "ReduceMean")
     is_mean = middle is not None and graph.origin(middle.input[0]) == graph.origin(centred.input[0])
     return "LayerNormalization" if is_mean else "RMSNormalization"
+
+
+def _is_difference_of_means(graph: _Graph, name: str) -> bool:
+    """Whether a value is the mean of squares of a value without the square of its mean, perhaps not below 0."""
+    difference = graph.maker(_behind_views(graph, name), "Sub")
+    if difference is None:
+        return False
+    squares, mean = _averaged(graph, difference.input[0]), _squared(graph, difference.input[1])
+    plain = None if mean is None else _averaged(graph, mean)
+    return squares is not None and plain is not None and _squared(graph, squares) == graph.origin(plain)
+
+
+def _behind_views(graph: _Graph, name: str) -> str:
+    """Return what a value is made of by views, and by what keeps it from being negative."""
+    while (maker := graph.maker(name, "Reshape", "Expand", "Unsqueeze", "Max", "Relu")) is not None:
+        floors = [each for each in maker.input if graph.number(each) == 0.0] if maker.op_type == "Max" else []
+        if maker.op_type == "Max" and not floors:
+            return name
+        name = next(each for each in maker.input if each not in floors)
+    return name
+
+
+def _averaged(graph: _Graph, name: str) -> str | None:
+    """Return what a value is the mean of, over the last axis: by each operator, or by a sum and a factor."""
+    scaled = graph.maker(name, "Mul", "Div")
+    factors = [] if scaled is None else [each for each in scaled.input if graph.number(each) is None]
+    mean = graph.maker(name, "ReduceMean") or (graph.maker(factors[0], "ReduceSum") if len(factors) == 1 else None)
+    return mean.input[0] if mean is not None and graph.is_over_the_last_axis(mean) else None
 
 
 def _squared(graph: _Graph, name: str) -> str | None:
