@@ -83,8 +83,8 @@ def counted(case: Case, layouts: int, *, tiny: bool, jobs: int = 1) -> Record | 
 def _graph_memory(arguments: list[str], form: str) -> int | None:
     """Return the bytes that a step reserves as CUDA graphs; None if it cannot be run in that form."""
     name, level, dtype, *rest = arguments
-    found = _launched([], [name, level, dtype, form, *rest], program="graph_memory.py")
-    return found["reserved"] if found is not None and found["as_asked"] else None
+    record = _launched([], [name, level, dtype, form, *rest], program="graph_memory.py")
+    return record["reserved"] if record is not None and record["as_asked"] else None
 
 
 def _launched(
@@ -165,9 +165,9 @@ def measure(options: argparse.Namespace) -> Record:
 
 
 def _timed(what: str, name: str, layers: int, *number: str) -> Record:
-    found = on_cpu(what, name, str(layers), *number)
-    print(f"timed {what} of {name} {layers}: ratio {found['ratio']:.2f}", file=sys.stderr)
-    return {"what": what, "network": name, "layers": layers, **found}
+    times = on_cpu(what, name, str(layers), *number)
+    print(f"timed {what} of {name} {layers}: ratio {times['ratio']:.2f}", file=sys.stderr)
+    return {"what": what, "network": name, "layers": layers, **times}
 
 
 def main() -> int:
@@ -184,12 +184,12 @@ def main() -> int:
     parser.add_argument("--read", type=pathlib.Path, metavar="IN", help="measure nothing: show what --json wrote")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks/training.md")
     options = parser.parse_args()
-    found = json.loads(options.read.read_text()) if options.read else measure(options)
+    record = json.loads(options.read.read_text()) if options.read else measure(options)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    print(training_page.tables(found))
+        options.json.write_text(json.dumps(record, indent=1))
+    print(training_page.tables(record))
     if options.write:
-        PAGE.write_text(training_page.page(found), encoding="utf-8")
+        PAGE.write_text(training_page.page(record), encoding="utf-8")
     return 0
 
 

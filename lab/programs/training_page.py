@@ -105,10 +105,10 @@ def tables(found: Record) -> str:
     return _joined(found, "\n", "\n", "\n", "\n", "\n")
 
 
-def _joined(found: Record, *between: str) -> str:
-    made = (counts(found), graphs(found), moved(found), predictions(found), left(found), on_cpu(found))
-    parts = [made[0]]
-    for text, table in zip(between, made[1:], strict=True):
+def _joined(record: Record, *between: str) -> str:
+    cells = (counts(record), graphs(record), moved(record), predictions(record), left(record), on_cpu(record))
+    parts = [cells[0]]
+    for text, table in zip(between, cells[1:], strict=True):
         parts += [text, table]
     return "".join(parts)
 
@@ -119,10 +119,10 @@ def counts(found: Record) -> str:
     return _table(head.split(" | "), list(_count_rows(found)))
 
 
-def _count_rows(found: Record) -> Iterable[list[str]]:
-    theirs = {(step["network"], step["dtype"]): step for step in found["torch"]}
-    for name in dict.fromkeys(step["network"] for step in found["torch"]):
-        for step in (step for step in found["steps"] if step["network"] == name):
+def _count_rows(record: Record) -> Iterable[list[str]]:
+    theirs = {(step["network"], step["dtype"]): step for step in record["torch"]}
+    for name in dict.fromkeys(step["network"] for step in record["torch"]):
+        for step in (step for step in record["steps"] if step["network"] == name):
             ours, memory = step["ours"], step["ours"]["memory"]
             yield [
                 _label(step),
