@@ -13,7 +13,8 @@ from amp_transpiler.files.loading import Source
 from amp_transpiler.files.saving import DefaultPlace
 from amp_transpiler.job import Job
 from amp_transpiler.ops.fusions import NO_FUSION
-from amp_transpiler.options.conversion import ConversionOptions, CustomTypes, Rescale, SplitSums
+from amp_transpiler.options.conversion import ConversionOptions
+from amp_transpiler.options.deciding import CustomTypes, Rescale, SplitSums
 from amp_transpiler.options.table import RECORDED, named_as_in_the_table
 from amp_transpiler.plan import Plan, plan
 from amp_transpiler.precision.limits import Mismatch, Tolerance

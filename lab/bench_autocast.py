@@ -88,7 +88,13 @@ def main() -> int:
             known[name] = head | _row(path, options.autocast, low)
         lines = (json.dumps(row) + "\n" for row in known.values())
         options.rows.write_text("".join(lines), encoding="utf-8")
-        print(name, {way: (made.get("share"), made.get("error")) for way, made in known[name]["ways"].items()})
+        print(
+            name,
+            {
+                way: (way_record.get("share"), way_record.get("error"))
+                for way, way_record in known[name]["ways"].items()
+            },
+        )
     return 0
 
 
@@ -132,12 +138,12 @@ def _row(path: pathlib.Path, autocast: str | None, low: DtypeName) -> Record:
         for way in ("AutoCast", *LEVELS):
             result = pathlib.Path(folder) / f"{way}.onnx"
             if way == "AutoCast":
-                made = _by_autocast(autocast, path, data, result, low)
+                result_row = _by_autocast(autocast, path, data, result, low)
             else:
-                made = _by_us(way, path, data, result, low)
-            if "seconds" in made and way in LEVELS:
-                made["unverified"] = _unverified_seconds(way, path, result.with_name("unverified.onnx"), low)
-            row["ways"][way] = made | (_measured(result, reference, others) if result.exists() else {})
+                result_row = _by_us(way, path, data, result, low)
+            if "seconds" in result_row and way in LEVELS:
+                result_row["unverified"] = _unverified_seconds(way, path, result.with_name("unverified.onnx"), low)
+            row["ways"][way] = result_row | (_measured(result, reference, others) if result.exists() else {})
     return row
 
 

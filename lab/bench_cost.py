@@ -39,7 +39,7 @@ def measure(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[For
     """Return launches, counted and predicted, and predicted milliseconds of each form of a model, or an error."""
     import amp_transpiler as amp
 
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     with tempfile.TemporaryDirectory() as folder:
         for form in forms:
             file = path
@@ -48,14 +48,14 @@ def measure(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[For
                 try:
                     amp.transpile(path, file, level=form, verify=False, prefer="size")
                 except amp.AmpError as error:
-                    found[form] = {"error": " ".join(str(error).split())}
+                    records[form] = {"error": " ".join(str(error).split())}
                     continue
             counted = count(file, inputs)
             if "error" in counted:
-                found[form] = {"error": counted["error"]}
+                records[form] = {"error": counted["error"]}
             else:
-                found[form] = {"counted": counted["launches"], **predicted(file, inputs)}
-    return found
+                records[form] = {"counted": counted["launches"], **predicted(file, inputs)}
+    return records
 
 
 def predicted(path: pathlib.Path, inputs: pathlib.Path | None) -> Record:
@@ -65,8 +65,8 @@ def predicted(path: pathlib.Path, inputs: pathlib.Path | None) -> Record:
 
     model = load(path).model
     dims = sized(model, shapes_of(inputs))
-    made = predict(model, find_device(DEVICE), dims, fuse=True)
-    return {"predicted": made.launches, "ms": made.milliseconds}
+    prediction = predict(model, find_device(DEVICE), dims, fuse=True)
+    return {"predicted": prediction.launches, "ms": prediction.milliseconds}
 
 
 def shapes_of(inputs: pathlib.Path | None) -> dict[str, tuple[int, ...]]:
@@ -126,10 +126,10 @@ def summary(records: Sequence[Mapping[str, float]]) -> Record:
     from scipy.stats import spearmanr
 
     errors = [abs(error_of(record)) for record in records]
-    counted, found = ([record[name] for record in records] for name in ("counted", "predicted"))
+    counted, predictions = ([record[name] for record in records] for name in ("counted", "predicted"))
     return {
         "models": len(records),
-        "rank correlation": float(spearmanr(counted, found).statistic),
+        "rank correlation": float(spearmanr(counted, predictions).statistic),
         "mean error": statistics.fmean(errors),
         "median error": statistics.median(errors),
         "largest error": max(errors),
@@ -150,9 +150,9 @@ def model_table(everything: Mapping[str, Mapping[str, Record]]) -> str:
     for name in MODELS:
         if name not in everything:
             continue
-        found = [everything[name].get(form, {"error": ""}) for form in FORMS]
-        launches = ["-" if "error" in one else f"{one['predicted']} / {one['counted']}" for one in found]
-        times = " / ".join("-" if "error" in one else f"{one['ms']:.2f}" for one in found)
+        forms = [everything[name].get(form, {"error": ""}) for form in FORMS]
+        launches = ["-" if "error" in record else f"{record['predicted']} / {record['counted']}" for record in forms]
+        times = " / ".join("-" if "error" in record else f"{record['ms']:.2f}" for record in forms)
         table.append([name, *launches, times])
     return rows_of(table)
 
@@ -161,17 +161,19 @@ def summary_table(everything: Mapping[str, Mapping[str, Record]]) -> str:
     """Return the agreement over all models, form by form."""
     table = [["form", "models", "exact", "rank correlation", "mean error", "median error", "largest error"]]
     for form in FORMS:
-        made = summary([one[form] for one in everything.values() if "counted" in one.get(form, {})])
-        errors = [f"{100 * made[f'{which} error']:.1f} %" for which in ("mean", "median", "largest")]
-        table.append([form, str(made["models"]), str(made["exact"]), f"{made['rank correlation']:.4f}", *errors])
+        sums = summary(
+            [model_record[form] for model_record in everything.values() if "counted" in model_record.get(form, {})]
+        )
+        errors = [f"{100 * sums[f'{which} error']:.1f} %" for which in ("mean", "median", "largest")]
+        table.append([form, str(sums["models"]), str(sums["exact"]), f"{sums['rank correlation']:.4f}", *errors])
     return rows_of(table)
 
 
 def notable_table(everything: Mapping[str, Mapping[str, Record]]) -> str:
     """Return the models whose launches are predicted worst."""
     table = [["model", *FORMS]]
-    for name, one in everything.items():
-        errors = [error_of(one[form]) if "counted" in one.get(form, {}) else None for form in FORMS]
+    for name, model_record in everything.items():
+        errors = [error_of(model_record[form]) if "counted" in model_record.get(form, {}) else None for form in FORMS]
         if any(error is not None and abs(error) > NOTABLE for error in errors):
             table.append([name, *("-" if error is None else f"{100 * error:+.0f} %" for error in errors)])
     return rows_of(table)

@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
 
 def measured(folder: pathlib.Path, results: pathlib.Path, jobs: int, end: float) -> Iterator[Record]:
     """Convert all models, two thirds of the time at most, then yield a record for each that was converted."""
-    orders = [(folder, name, results, dtype, given) for dtype, given in _JOBS for name in model_names(folder)]
+    orders = [(folder, name, results, dtype, inputs) for dtype, inputs in _JOBS for name in model_names(folder)]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running = [pool.submit(converted, *order) for order in orders]

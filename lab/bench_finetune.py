@@ -83,11 +83,11 @@ def one_case(
     case, parts = case_of(session, path, floats[0], feeds, known)
     if case is None:
         return parts
-    made = seconds() - began
+    seconds_to_build = seconds() - began
     if level == TWIN:
         place = [output.name for output in session.get_outputs()].index(floats[0])
         return beside_torch(path, case, rate, place, str(torch))
-    return train(path, level, case, rate, made) | parts
+    return train(path, level, case, rate, seconds_to_build) | parts
 
 
 def is_quantized(path: pathlib.Path) -> bool:
@@ -178,8 +178,8 @@ class Imported:
                 array = np.array(self.scope[name])
                 self.scope[name] = (array * (1 + perturbed * draws.standard_normal(array.shape))).astype(array.dtype)
         fed = {name: array for name, array in feeds.items() if name in self.known}
-        [found] = self.exe.run(self.main, feed=fed, fetch_list=[self.main.var(output)], scope=self.scope)
-        return np.asarray(found, np.float32)
+        [fetched] = self.exe.run(self.main, feed=fed, fetch_list=[self.main.var(output)], scope=self.scope)
+        return np.asarray(fetched, np.float32)
 
 
 def twice(
@@ -191,11 +191,11 @@ def twice(
         return None
     doubled = {name: np.concatenate([array, array]) for name, array in feeds.items()}
     try:
-        [found] = session.run([output], doubled)
+        [output_of_doubled] = session.run([output], doubled)
     except Exception:  # noqa: BLE001  # a batch in name alone: the model itself refuses two
         return None
     both = np.concatenate([target, target])
-    return (doubled, both) if found.shape == both.shape else None
+    return (doubled, both) if output_of_doubled.shape == both.shape else None
 
 
 def train(path: pathlib.Path, level: str, case: Case, rate: float | None, uncounted: float = 0.0) -> Record:
@@ -329,8 +329,8 @@ def seconds() -> float:
 # ---- all cases ----
 def models(folders: Sequence[pathlib.Path], most: float) -> Iterator[tuple[pathlib.Path, str]]:
     """Yield the models with data beside them, small ones first, and their names."""
-    found = [(path, folder) for folder in folders for path in folder.rglob("*.onnx")]
-    sized = sorted((size_of(path), path, folder) for path, folder in found)
+    pairs = [(path, folder) for folder in folders for path in folder.rglob("*.onnx")]
+    sized = sorted((size_of(path), path, folder) for path, folder in pairs)
     for size, path, folder in sized:
         has_data = path.with_name(f"{path.stem}.inputs.npz").exists() or path.with_name("inputs.npz").exists()
         if size <= most * 1e6 and has_data:

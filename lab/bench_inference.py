@@ -164,8 +164,12 @@ def row(name: str, model: pathlib.Path, counts: Mapping[str, Record]) -> list[st
     limits = limits_of(model, counts)
     cells = [name]
     for form in FORMS:
-        found = counts.get(form, {"error": "cannot be made"})
-        cells.append("invalid" if "error" in found else f"{found['launches']} ({found['kinds'].get('cast', 0)})")
+        form_counts = counts.get(form, {"error": "cannot be made"})
+        cells.append(
+            "invalid"
+            if "error" in form_counts
+            else f"{form_counts['launches']} ({form_counts['kinds'].get('cast', 0)})"
+        )
     for form in ("auto", "O2"):
         missing = lost(counts["fp32"]["fused"], counts[form]["fused"])
         cells.append(", ".join(f"{number} {family}" for family, number in missing.items()) or "none")

@@ -94,7 +94,7 @@ def study(path: pathlib.Path, inputs: pathlib.Path | None, forms: Sequence[str],
             if "error" not in record:
                 record |= case.judged(file)
             if record.get("correct"):
-                record["same choice"] = [other for other, made in files.items() if same_choice(made, file)]
+                record["same choice"] = [other for other, other_file in files.items() if same_choice(other_file, file)]
                 files[form] = file
             yield record
 
@@ -214,8 +214,8 @@ class Case:
         unjudged = self._reference.unjudged()
         judged = [row for row in rows.values() if row.name not in unjudged]
         error_ = max((math.inf if row.nonfinite else row.relative for row in judged), default=0.0)
-        found = max(excesses(rows.values(), self._reference, self._limits).values(), default=0.0)
-        return {**record, "error_found": error_, "correct": found <= 1.0}
+        excess = max(excesses(rows.values(), self._reference, self._limits).values(), default=0.0)
+        return {**record, "error_found": error_, "correct": excess <= 1.0}
 
 
 def same_choice(path: pathlib.Path, other: pathlib.Path) -> bool:
@@ -234,13 +234,13 @@ def same_choice(path: pathlib.Path, other: pathlib.Path) -> bool:
     for model in models:
         propagate_types(model)
     pairs = itertools.zip_longest(*map(all_nodes, models))
-    return all(one is not None and two is not None and _same_node(one, two) for one, two in pairs)
+    return all(first is not None and two is not None and _same_node(first, two) for first, two in pairs)
 
 
-def _same_node(one: Any, other: Any) -> bool:
+def _same_node(first: Any, other: Any) -> bool:
     from amp_transpiler.graph.constness import constant_of
 
-    constants = [[constant_of(value) for value in node.inputs] for node in (one, other)]
+    constants = [[constant_of(value) for value in node.inputs] for node in (first, other)]
     kinds = [
         (
             node.op_type,
@@ -249,22 +249,22 @@ def _same_node(one: Any, other: Any) -> bool:
             # A constant without a number, such as the region of a Resize that has none, has no precision.
             [
                 value and value.dtype
-                for value, number in zip(node.inputs, own, strict=True)
+                for value, number in zip(node.inputs, arrays, strict=True)
                 if number is None or number.size
             ],
         )
-        for node, own in zip((one, other), constants, strict=True)
+        for node, arrays in zip((first, other), constants, strict=True)
     ]
     return kinds[0] == kinds[1] and all(map(_neighbours, *constants))
 
 
-def _neighbours(one: Any, other: Any) -> bool:
+def _neighbours(first: Any, other: Any) -> bool:
     """Whether each number of a constant is that of another, or next to it in its format; True for two that are none."""
     import numpy as np
 
-    if one is None or other is None:
-        return one is other
-    numbers, others = one.numpy(), other.numpy()
+    if first is None or other is None:
+        return first is other
+    numbers, others = first.numpy(), other.numpy()
     if not numbers.size and not others.size:
         return True
     if numbers.shape != others.shape or numbers.dtype != others.dtype:
@@ -299,10 +299,10 @@ def refusal(path: pathlib.Path) -> str:
     from amp_transpiler.verification.structure import check_load
 
     try:
-        found = check_load(path, load(path))
+        loaded = check_load(path, load(path))
     except Exception as error:  # noqa: BLE001 - whatever it is, there is no such model
         return " ".join(str(error).split())[:300]
-    return "" if found.outcome in ("loaded", "emulated") else f"ONNX Runtime: {found.detail[:300]}"
+    return "" if loaded.outcome in ("loaded", "emulated") else f"ONNX Runtime: {loaded.detail[:300]}"
 
 
 def facts(program: Any, dims: Mapping[str, int]) -> Record:
@@ -333,8 +333,8 @@ def times(program: Any, dims: Mapping[str, int]) -> Record:
     """Return launches and predicted milliseconds at given sizes."""
     from amp_transpiler.cost import find_device, predict
 
-    made = predict(program.model, find_device(DEVICE), _of_model(program.model, dims), fuse=True)
-    return {"launches": made.launches, "ms": made.milliseconds}
+    prediction = predict(program.model, find_device(DEVICE), _of_model(program.model, dims), fuse=True)
+    return {"launches": prediction.launches, "ms": prediction.milliseconds}
 
 
 # ---- all models ----
@@ -359,12 +359,12 @@ def run_model(name: str, path: pathlib.Path, inputs: pathlib.Path | None, forms:
 
 def read(path: pathlib.Path) -> dict[str, dict[str, Record]]:
     """Return model -> form -> record; later lines replace earlier ones."""
-    found: dict[str, dict[str, Record]] = {}
+    records: dict[str, dict[str, Record]] = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            found.setdefault(record["model"], {})[record["form"]] = record
-    return found
+            records.setdefault(record["model"], {})[record["form"]] = record
+    return records
 
 
 def main() -> int:

@@ -84,13 +84,13 @@ def serve() -> None:
             report = amp.transpile(request["path"], **request["options"])
         except amp.AmpError as failure:
             report, error = getattr(failure, "report", None), f"{type(failure).__name__}: {failure}"[:200]
-        found: Record = {"cpu": processor_seconds() - before, "wall": time.perf_counter() - start, "error": error}
+        answer: Record = {"cpu": processor_seconds() - before, "wall": time.perf_counter() - start, "error": error}
         if report is not None:
-            found["nodes"] = report.nodes
-            found["verdict"] = str(report.verdict)[:120]
-            found["worst"] = max((row.relative for row in report.outputs.values()), default=0.0)
-            found["phases"] = {name: round(seconds, 2) for name, seconds in report.phases.items()}
-        print(json.dumps(found), file=replies, flush=True)
+            answer["nodes"] = report.nodes
+            answer["verdict"] = str(report.verdict)[:120]
+            answer["worst"] = max((row.relative for row in report.outputs.values()), default=0.0)
+            answer["phases"] = {name: round(seconds, 2) for name, seconds in report.phases.items()}
+        print(json.dumps(answer), file=replies, flush=True)
 
 
 def processor_seconds() -> float:
@@ -138,8 +138,8 @@ class Version:
         assert back is not None
         print(json.dumps({"path": str(path), "options": options}), file=to, flush=True)
         if line := back.readline():
-            found: Record = json.loads(line)
-            return found
+            answer: Record = json.loads(line)
+            return answer
         self._start()  # it died, of too little memory perhaps
         return {"cpu": 0.0, "wall": 0.0, "error": "the process died"}
 
@@ -160,10 +160,10 @@ def versions(trees: Mapping[str, pathlib.Path]) -> Iterator[dict[str, Version]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         small = pathlib.Path(folder) / "small.onnx"
         onnx.save(chain(10, 4), small)
-        found = {name: Version(tree, pathlib.Path(folder), small) for name, tree in trees.items()}
-        for version in found.values():
+        by_name = {name: Version(tree, pathlib.Path(folder), small) for name, tree in trees.items()}
+        for version in by_name.values():
             stack.callback(version.end)
-        yield found
+        yield by_name
 
 
 # ---- what is asked ----
@@ -176,16 +176,17 @@ def auto(
 ) -> None:
     """Convert every model with each version at the default level, with verification."""
     known = {row["model"] for row in done if row["question"] == "auto"}
-    with versions(trees) as found:
+    with versions(trees) as running:
         for path in paths:
             name = str(path.relative_to(corpus))
             if name not in known:
-                row = {label: version.ask(path) for label, version in found.items()}
-                turns = SHORT_REPEATS if max(one["cpu"] for one in row.values()) < SHORT else 1
+                row = {label: version.ask(path) for label, version in running.items()}
+                turns = SHORT_REPEATS if max(times["cpu"] for times in row.values()) < SHORT else 1
                 for _ in range(1, turns):
-                    again = {label: version.ask(path) for label, version in found.items()}
+                    again = {label: version.ask(path) for label, version in running.items()}
                     row = {
-                        label: min(one, again[label], key=lambda each: float(each["cpu"])) for label, one in row.items()
+                        label: min(times, again[label], key=lambda each: float(each["cpu"]))
+                        for label, times in row.items()
                     }
                 _keep(file, {"question": "auto", "model": name, **row})
 
@@ -199,8 +200,8 @@ def tolerance(
 ) -> None:
     """Ask every model for half of the error that level O2 makes, twice."""
     known = {row["model"] for row in done if row["question"] == "tolerance"}
-    with versions({"now": trees["now"]}) as found:
-        version = found["now"]
+    with versions({"now": trees["now"]}) as running:
+        version = running["now"]
         for path in paths:
             name = str(path.relative_to(corpus))
             if name in known:
@@ -219,12 +220,12 @@ def long_chain(trees: Mapping[str, pathlib.Path], file: IO[str]) -> None:
 
     from bench_transpile import chain
 
-    with tempfile.TemporaryDirectory() as folder, versions(trees) as found:
+    with tempfile.TemporaryDirectory() as folder, versions(trees) as running:
         path = pathlib.Path(folder) / "chain.onnx"
         onnx.save(chain(CHAIN, 64), path)
-        rows: dict[str, list[Record]] = {label: [] for label in found}
+        rows: dict[str, list[Record]] = {label: [] for label in running}
         for _ in range(CHAIN_REPEATS):
-            for label, version in found.items():
+            for label, version in running.items():
                 rows[label].append(version.ask(path, verify=False))
         best = {label: min(every, key=_cpu) for label, every in rows.items()}
         _keep(file, {"question": "chain", "model": f"chain of {CHAIN} nodes", **best})
@@ -232,8 +233,8 @@ def long_chain(trees: Mapping[str, pathlib.Path], file: IO[str]) -> None:
 
 def models(corpus: pathlib.Path) -> list[pathlib.Path]:
     """Return every small model of the corpus and some large ones, small ones first."""
-    found = [path for kind in ("shipped", "exported") for path in (corpus / kind).rglob("*.onnx")]
-    every = {path: _bytes(path) for path in found}
+    paths = [path for kind in ("shipped", "exported") for path in (corpus / kind).rglob("*.onnx")]
+    every = {path: _bytes(path) for path in paths}
     chosen = {corpus / name for name in SAMPLED}
     taken = [path for path, size in every.items() if size <= WHOLE or (path in chosen and size <= LARGEST)]
     return sorted(taken, key=lambda path: (every[path], str(path)))
@@ -270,9 +271,11 @@ given, which counts; today's stay on theirs. Every model of the corpus up to 8 M
 
 
 def _auto_part(rows: Sequence[Record]) -> Iterator[str]:
-    found = [row for row in rows if row["question"] in ("auto", "chain") and not row["now"]["error"]]
-    found = [row for row in found if "before" in row and not row["before"]["error"] and row["before"]["cpu"] > TICK]
-    verified = [row for row in found if row["question"] == "auto"]
+    compared = [row for row in rows if row["question"] in ("auto", "chain") and not row["now"]["error"]]
+    compared = [
+        row for row in compared if "before" in row and not row["before"]["error"] and row["before"]["cpu"] > TICK
+    ]
+    verified = [row for row in compared if row["question"] == "auto"]
     if not verified:
         return
     before, now = (sum(row[label]["cpu"] for row in verified) for label in ("before", "now"))
@@ -285,30 +288,30 @@ def _auto_part(rows: Sequence[Record]) -> Iterator[str]:
         f"{shares[-1]:.2f} times at most. A chain is converted without verification.\n"
     )
     yield "| model | nodes | before, s | now, s | times |\n| --- | --- | --- | --- | --- |"
-    for row in sorted(found, key=lambda row: -row["now"]["cpu"]):
+    for row in sorted(compared, key=lambda row: -row["now"]["cpu"]):
         old, new = row["before"]["cpu"], row["now"]["cpu"]
         yield f"| {row['model']} | {row['now'].get('nodes', '')} | {old:.2f} | {new:.2f} | {new / old:.2f} |"
     yield ""
 
 
 def _tolerance_part(rows: Sequence[Record]) -> Iterator[str]:
-    found = [row for row in rows if row["question"] == "tolerance" and "now" in row]
-    if not found:
+    compared = [row for row in rows if row["question"] == "tolerance" and "now" in row]
+    if not compared:
         return
-    small = [row for row in found if row["now"].get("nodes", 0) <= SMALL[0] and row["bytes"] <= SMALL[1]]
+    small = [row for row in compared if row["now"].get("nodes", 0) <= SMALL[0] and row["bytes"] <= SMALL[1]]
     most = max((row["now"]["cpu"] for row in small), default=0.0)
-    shares = sorted(row["again"]["cpu"] / row["now"]["cpu"] for row in found)
+    shares = sorted(row["again"]["cpu"] / row["now"]["cpu"] for row in compared)
     yield "## A tolerance of half of O2's error\n"
     yield (
-        f"{len(found)} models have been measured so far, small ones first; the convolutional ones with large images, "
-        f"which take longest, are the last. Of the {len(small)} with up to 300 nodes and 50 MB none took more than "
-        f"{math.ceil(most)} s. Asked again, with what the first search has left in the user's cache, it takes "
+        f"{len(compared)} models have been measured so far, small ones first; the convolutional ones with large "
+        f"images, which take longest, are the last. Of the {len(small)} with up to 300 nodes and 50 MB none took more "
+        f"than {math.ceil(most)} s. Asked again, with what the first search has left in the user's cache, it takes "
         f"{statistics.median(shares):.2f} of that in the middle, {shares[-1]:.2f} at most: the model is converted as "
         "before and its file opened; where the result is the same program, what its comparison said holds. A model "
         "whose first conversion keeps the tolerance needs no search, and is compared each time.\n"
     )
     yield "| model | nodes | MB | first, s | again, s | share |\n| --- | --- | --- | --- | --- | --- |"
-    for row in sorted(found, key=lambda row: -row["now"]["cpu"]):
+    for row in sorted(compared, key=lambda row: -row["now"]["cpu"]):
         first, again = row["now"]["cpu"], row["again"]["cpu"]
         size = f"{row['now'].get('nodes', '')} | {row['bytes'] / 1e6:.1f}"
         yield f"| {row['model']} | {size} | {first:.2f} | {again:.2f} | {again / first:.2f} |"
@@ -323,28 +326,28 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path, default=pathlib.Path("search_time.jsonl"))
     parser.add_argument("--only", default="", metavar="WORD,WORD", help="only models whose path holds one of the words")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
-    given = parser.parse_args()
-    if given.question == "serve":
+    options = parser.parse_args()
+    if options.question == "serve":
         serve()
         return
-    done = [json.loads(line) for line in given.json.read_text().splitlines()] if given.json.exists() else []
-    if given.question == "page":
+    done = [json.loads(line) for line in options.json.read_text().splitlines()] if options.json.exists() else []
+    if options.question == "page":
         text = page(done)
         print(text)
-        if given.write:
+        if options.write:
             PAGE.write_text(text)
         return
-    trees = {"now": ROOT} | ({} if given.before is None else {"before": given.before.resolve()})
-    with given.json.open("a") as file:
-        if given.question == "chain":
+    trees = {"now": ROOT} | ({} if options.before is None else {"before": options.before.resolve()})
+    with options.json.open("a") as file:
+        if options.question == "chain":
             long_chain(trees, file)
-        elif given.corpus is None:
+        elif options.corpus is None:
             parser.error("CORPUS is missing")
         else:
-            corpus = given.corpus.resolve()
-            words = given.only.split(",")
+            corpus = options.corpus.resolve()
+            words = options.only.split(",")
             paths = [path for path in models(corpus) if any(word in str(path.relative_to(corpus)) for word in words)]
-            {"auto": auto, "tolerance": tolerance}[given.question](corpus, paths, trees, file, done)
+            {"auto": auto, "tolerance": tolerance}[options.question](corpus, paths, trees, file, done)
 
 
 if __name__ == "__main__":

@@ -114,8 +114,8 @@ def true_errors(
     """Return the relative error of the worst output when one node alone is low, for at most `MOST_NODES` nodes."""
     program = settled.program.clone()
     targets = list(dict.fromkeys(name for names in settled.targets.values() for name in names))
-    found = values_by_name(program.model.graph)
-    program.model.graph.outputs[:] = [found[name] for name in targets]
+    values = values_by_name(program.model.graph)
+    program.model.graph.outputs[:] = [values[name] for name in targets]
     chosen = _switchable(program, forms)
     switch = _add_switch(program, low, forms, chosen)
     errors: dict[str, float] = {}
@@ -129,8 +129,8 @@ def true_errors(
         exact = run(-1)
         names = dict(zip(targets, exact, strict=True))
         for number, node in enumerate(chosen):
-            made = run(number)
-            every = (_relative(exact, made, [names[n] for n in of]) for of in settled.targets.values())
+            low_values = run(number)
+            every = (_relative(exact, low_values, [names[n] for n in of]) for of in settled.targets.values())
             errors[str(node.name)] = max(every, default=0.0)
     return {name: error for name, error in errors.items() if error > 0.0}
 
@@ -151,9 +151,9 @@ def _add_switch(program: Program, low: LowFormat, forms: Mapping[str, LowForm], 
     twins = Twins(builder, low, forms)
     for number, node in enumerate(nodes):
         uses = {value: list(value.uses()) for value in node.outputs}
-        _, made = twins.of(node)
+        _, twin_result = twins.of(node)
         is_low = builder.compare("Equal", switch, number)
-        for value, twin in zip(node.outputs, made, strict=True):
+        for value, twin in zip(node.outputs, twin_result, strict=True):
             if not is_float32(value) or twin is value or (not uses[value] and value not in targets):
                 continue
             chosen = builder.where(is_low, twin, value)
@@ -166,13 +166,13 @@ def _add_switch(program: Program, low: LowFormat, forms: Mapping[str, LowForm], 
     return str(switch.name)
 
 
-def _relative(exact: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
+def _relative(exact: Mapping[str, np.ndarray], low_values: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
     """Return the relative error over some values together, without what is not finite in float32."""
     difference = norm = 0.0
     for name in names:
         reference = exact[name].astype(np.float64)
         finite = np.isfinite(reference)
-        difference += float(np.square(made[name].astype(np.float64)[finite] - reference[finite]).sum())
+        difference += float(np.square(low_values[name].astype(np.float64)[finite] - reference[finite]).sum())
         norm += float(np.square(reference[finite]).sum())
     return float(np.sqrt(difference / norm)) if norm else 0.0
 
@@ -186,13 +186,13 @@ def examine(path: pathlib.Path, dtype: str, inputs: str | None = None) -> Findin
     feeds = make_reference(source, program, inputs).samples[0]
     forms = low_forms(program.model, policy.target, policy.low)
     start = time.perf_counter()
-    found = measure_sensitivity(program, policy.low, forms, [feeds])
+    sensitivity = measure_sensitivity(program, policy.low, forms, [feeds])
     middle = time.perf_counter()
     true = true_errors(settle(program, feeds), policy.low, forms, feeds)
     seconds = (middle - start, time.perf_counter() - middle)
-    alone = [contributions.alone for contributions in found.by_output.values()]
-    predicted = {name: max(one.get(name, 0.0) for one in alone) ** 0.5 for name in true}
-    return Finding(predicted, true, seconds, sum(name in found.estimated for name in true))
+    alone = [contributions.alone for contributions in sensitivity.by_output.values()]
+    predicted = {name: max(errors.get(name, 0.0) for errors in alone) ** 0.5 for name in true}
+    return Finding(predicted, true, seconds, sum(name in sensitivity.estimated for name in true))
 
 
 HEAD = ("model", "kind", "nodes", "Spearman", "predicted / true: 10 %", "50 %", "90 %", "predict, s", "truth, s")
@@ -249,10 +249,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not path.exists():
             missing.append(name)
             continue
-        found = examine(path, options.dtype, options.inputs)
-        rows.append(row(name, kind, found))
+        finding = examine(path, options.dtype, options.inputs)
+        rows.append(row(name, kind, finding))
         print(" | ".join(rows[-1]), flush=True)
-        for node, ours, truth in _furthest(found, options.worst):
+        for node, ours, truth in _furthest(finding, options.worst):
             print(f"    {node}: predicted {ours:.3g}, true {truth:.3g}")
     if missing:
         print(f"left out, not there: {', '.join(missing)}", file=sys.stderr)
@@ -261,12 +261,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _furthest(found: Finding, count: int) -> list[tuple[str, float, float]]:
-    names = list(found.true)
-    ours = _ranks([found.predicted[name] for name in names])
-    theirs = _ranks([found.true[name] for name in names])
+def _furthest(finding: Finding, count: int) -> list[tuple[str, float, float]]:
+    names = list(finding.true)
+    ours = _ranks([finding.predicted[name] for name in names])
+    theirs = _ranks([finding.true[name] for name in names])
     order = np.argsort(-np.abs(ours - theirs))[:count]
-    return [(names[i], found.predicted[names[i]], found.true[names[i]]) for i in order]
+    return [(names[i], finding.predicted[names[i]], finding.true[names[i]]) for i in order]
 
 
 if __name__ == "__main__":

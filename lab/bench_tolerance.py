@@ -86,7 +86,9 @@ class Bisection:
         from amp_transpiler.ops.names import operator_name
 
         decisions = self.o2.conversion.assignment.decisions
-        return {str(node.name): operator_name(node) for node, made in decisions.items() if made.precision == "low"}
+        return {
+            str(node.name): operator_name(node) for node, decision in decisions.items() if decision.precision == "low"
+        }
 
     def ranked(self) -> list[str]:
         """Return the kinds that are low at O2, that with the largest error alone first."""
@@ -96,18 +98,18 @@ class Bisection:
 
     def answers(self, tolerances: Sequence[float]) -> list[Record]:
         """Return the first conversion of the chain that keeps each tolerance; the tolerances fall."""
-        ranked, found, count = self.ranked(), [], 0
+        ranked, choices, count = self.ranked(), [], 0
         for tolerance in tolerances:
-            made = self.measured(ranked[:count], tolerance)
-            while made.excess > 1.0 and count < len(ranked):
+            conversion = self.measured(ranked[:count], tolerance)
+            while conversion.excess > 1.0 and count < len(ranked):
                 count += 1
-                made = self.measured(ranked[:count], tolerance)
-            if made.excess > 1.0:  # nodes that are float32 at O2 can be low in what is left
+                conversion = self.measured(ranked[:count], tolerance)
+            if conversion.excess > 1.0:  # nodes that are float32 at O2 can be low in what is left
                 record = {**self.float32(), "worth": 0}
             else:
-                record = {**self.record(made), "worth": self._worth_their_casts(ranked, count, tolerance)}
-            found.append({**record, "kinds": ranked[:count], "runs": self.runs})
-        return found
+                record = {**self.record(conversion), "worth": self._worth_their_casts(ranked, count, tolerance)}
+            choices.append({**record, "kinds": ranked[:count], "runs": self.runs})
+        return choices
 
     def _worth_their_casts(self, ranked: Sequence[str], count: int, tolerance: float) -> int:
         """Return how many nodes are low where the same chain goes without islands that cost more casts than they save.
@@ -115,11 +117,11 @@ class Bisection:
         What is left without the islands need not keep the bound: errors of islands may cancel others by chance. Then
         further kinds become float32.
         """
-        made = self.measured(ranked[:count], tolerance, objective="low")
-        while made.excess > 1.0 and count < len(ranked):
+        conversion = self.measured(ranked[:count], tolerance, objective="low")
+        while conversion.excess > 1.0 and count < len(ranked):
             count += 1
-            made = self.measured(ranked[:count], tolerance, objective="low")
-        return 0 if made.excess > 1.0 else int(self.record(made)["low"])
+            conversion = self.measured(ranked[:count], tolerance, objective="low")
+        return 0 if conversion.excess > 1.0 else int(self.record(conversion)["low"])
 
     def most(self, tolerance: float, above: int) -> int | None:
         """Return the most low nodes of all choices that are worth their casts and keep a tolerance; None if unknown.
@@ -137,15 +139,17 @@ class Bisection:
         opened = open_choices(self.prepared.model, policy, self._conversions.ranges)
         frontier = Frontier(opened.choices, opened.weights, Evidence(), {})
         free = opened.assignment(opened.choices.solve()).decisions
-        fixed = sum(made.precision == "low" and node.name not in frontier.open_names for node, made in free.items())
+        fixed = sum(
+            decision.precision == "low" and node.name not in frontier.open_names for node, decision in free.items()
+        )
         every = worthwhile(frontier, TRIED, above + 1 - fixed)
         if every is None:
             return None
         limits = dataclasses.replace(policy.limits, tolerance=tolerance)
         for point in sorted(every, key=lambda point: -len(point.low)):
             held = _kept_float32(sorted(frontier.open_names - point.low))
-            made = self._conversions.measured(dataclasses.replace(policy, limits=limits, forced_high=held))
-            if made.excess <= 1.0 and (low := int(self.record(made)["low"])) > above:
+            conversion = self._conversions.measured(dataclasses.replace(policy, limits=limits, forced_high=held))
+            if conversion.excess <= 1.0 and (low := int(self.record(conversion)["low"])) > above:
                 return low
         return above
 
@@ -201,10 +205,10 @@ def worthwhile(frontier: Any, most: int, least: int = 0) -> list[Any] | None:
     return [point for point in points if len(point.low) >= least]
 
 
-def _error(made: Any) -> float:
+def _error(conversion: Any) -> float:
     from amp_transpiler.verification.search import worst_error
 
-    return worst_error(made.outputs)
+    return worst_error(conversion.outputs)
 
 
 def _computing_operators() -> frozenset[str]:
@@ -238,10 +242,10 @@ def asked(path: pathlib.Path, samples: Any, tolerance: float, prefer: str) -> Re
         report = amp.transpile(path, inputs=samples, tolerance=limit, prefer=prefer)  # type: ignore[arg-type]
     except amp.CheckFailed as error:
         return {"kept": False, "why": str(error)[:200], "seconds": time.perf_counter() - start}
-    found = max((row.relative for row in report.outputs.values()), default=0.0)
+    worst = max((row.relative for row in report.outputs.values()), default=0.0)
     return {
         "kept": report.verdict_word in ("verified", "plausible"),
-        "error": _finite(found),
+        "error": _finite(worst),
         "low": report.low_nodes,
         "computing": sum(
             row.precision in ("float16", "bfloat16") and row.op in _computing_operators() for row in report.decisions
@@ -277,17 +281,17 @@ def examine(
     base = BASE if o2["error"] is None else o2["error"]
     tolerances = [share * base for share in SHARES]
     if "bisection" in known and known["base"] == base:
-        found = {"o2": o2, "base": base, "bisection": known["bisection"]}
+        methods = {"o2": o2, "base": base, "bisection": known["bisection"]}
     else:
-        found = {"o2": o2, "base": base, "bisection": bisection.answers(tolerances)}
+        methods = {"o2": o2, "base": base, "bisection": bisection.answers(tolerances)}
     for prefer in objectives:
-        found[prefer] = [asked(path, bisection.samples, tolerance, prefer) for tolerance in tolerances]
-    if "low" in found:
-        found["most"] = [
+        methods[prefer] = [asked(path, bisection.samples, tolerance, prefer) for tolerance in tolerances]
+    if "low" in methods:
+        methods["most"] = [
             bisection.most(tolerance, other["worth"]) if ours["low"] <= other["worth"] else None
-            for tolerance, ours, other in zip(tolerances, found["low"], found["bisection"], strict=True)
+            for tolerance, ours, other in zip(tolerances, methods["low"], methods["bisection"], strict=True)
         ]
-    return found
+    return methods
 
 
 # ---- all models ----
@@ -301,16 +305,18 @@ def cases(everything: Mapping[str, Record]) -> Iterator[tuple[str, float, Record
 
 def misses(everything: Mapping[str, Record]) -> list[str]:
     """Return what does not reach the goals, in words."""
-    found = []
+    missed = []
     for name, share, other, low, fast in cases(everything):
-        for prefer, made in (("low", low), ("time", fast)):
-            if not made["kept"]:
-                found.append(f"{name} at {share}, prefer={prefer}: not kept: {made.get('why') or made.get('verdict')}")
+        for prefer, answer in (("low", low), ("time", fast)):
+            if not answer["kept"]:
+                missed.append(
+                    f"{name} at {share}, prefer={prefer}: not kept: {answer.get('why') or answer.get('verdict')}"
+                )
         if fast["kept"] and fast["ms"] is not None and fast["ms"] > other["ms"] * (1 + 1e-9):
-            found.append(f"{name} at {share}: {fast['ms']:.4f} ms, bisection {other['ms']:.4f} ms")
+            missed.append(f"{name} at {share}: {fast['ms']:.4f} ms, bisection {other['ms']:.4f} ms")
         if low["kept"] and low["low"] < other["low"]:
-            found.append(f"{name} at {share}: {low['low']} low nodes, bisection {other['low']}")
-    return found
+            missed.append(f"{name} at {share}: {low['low']} low nodes, bisection {other['low']}")
+    return missed
 
 
 def summary(everything: Mapping[str, Record]) -> list[list[str]]:
@@ -318,11 +324,11 @@ def summary(everything: Mapping[str, Record]) -> list[list[str]]:
     table = [["share of O2's error", "cases", "bound kept", "less time", "as much", "more"]]
     for share in SHARES:
         every = [case for case in cases(everything) if case[1] == share]
-        kept = sum(low["kept"] and fast["kept"] for *_, low, fast in every)
+        holding = sum(low["kept"] and fast["kept"] for *_, low, fast in every)
         timed = [(fast["ms"], other["ms"]) for _, _, other, _, fast in every if fast["kept"] and fast["ms"] is not None]
         less = sum(ours < theirs * (1 - 1e-9) for ours, theirs in timed)
         slower = sum(ours > theirs * (1 + 1e-9) for ours, theirs in timed)
-        table.append([f"{share:g}", *map(str, (len(every), kept, less, len(timed) - less - slower, slower))])
+        table.append([f"{share:g}", *map(str, (len(every), holding, less, len(timed) - less - slower, slower))])
     return table
 
 
@@ -354,14 +360,14 @@ def low_table(everything: Mapping[str, Record]) -> list[list[str]]:
     ]
     table = [["low nodes, by default", "cases", "more", "as many", "fewer", "more, share"]]
     table[0] += ["more than worth their casts", "as many", "fewer", "more, share", "more that compute", "fewer"]
-    for words, found in kinds.items():
-        row = [words, str(len(found))]
+    for words, names in kinds.items():
+        row = [words, str(len(names))]
         for field in ("low", "worth"):
-            pairs = [(low["low"] if low["kept"] else -1, other[field]) for _, low, other in found]
+            pairs = [(low["low"] if low["kept"] else -1, other[field]) for _, low, other in names]
             more, fewer = sum(ours > theirs for ours, theirs in pairs), sum(ours < theirs for ours, theirs in pairs)
             share = f"{more / len(pairs):.0%}" if pairs else ""
             row += [str(more), str(len(pairs) - more - fewer), str(fewer), share]
-        pairs = [(low["computing"] if low["kept"] else -1, other["computing"]) for _, low, other in found]
+        pairs = [(low["computing"] if low["kept"] else -1, other["computing"]) for _, low, other in names]
         row += [str(sum(ours > theirs for ours, theirs in pairs)), str(sum(ours < theirs for ours, theirs in pairs))]
         table.append(row)
     return table

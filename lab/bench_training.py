@@ -37,6 +37,7 @@ LAB = pathlib.Path(__file__).resolve().parent
 PAGE = LAB.parent / "docs" / "benchmarks" / "training.md"
 CANNOT_TELL = 3  # the exit status of launches.py where this machine cannot count
 LAYOUTS = 3
+WITH_GRAPHS = ("fp32", "O2")
 COUNTED = ("rocm", "raf", "resnet18", "resnet50", "transformer")
 CPU_STEPS = (("transformer_cpu", 2), ("transformer_cpu", 8), ("cnn_cpu", 0))
 CPU_COMPILED = (8, 16, 32)
@@ -74,11 +75,22 @@ def counted(case: Case, layouts: int, *, tiny: bool, jobs: int = 1) -> Record | 
         record = exact.result()
     if record is not None and runs:
         record["reserved"] = min(run["memory"]["reserved_peak"] for run in runs)
+    if record is not None and case.level in WITH_GRAPHS:
+        record["graphs"] = {form: _graph_memory(arguments, form) for form in training_page.GRAPHS}
     return record
 
 
-def _launched(options: list[str], arguments: list[str], **variables: str) -> Record | None:
-    child = LAB / "programs" / "counted_step.py"
+def _graph_memory(arguments: list[str], form: str) -> int | None:
+    """Return the bytes that a step reserves as CUDA graphs; None if it cannot be run in that form."""
+    name, level, dtype, *rest = arguments
+    record = _launched([], [name, level, dtype, form, *rest], program="graph_memory.py")
+    return record["reserved"] if record is not None and record["as_asked"] else None
+
+
+def _launched(
+    options: list[str], arguments: list[str], program: str = "counted_step.py", **variables: str
+) -> Record | None:
+    child = LAB / "programs" / program
     command = [sys.executable, str(LAB / "launches.py"), "run", *options, str(child), *arguments]
     done = _run(command, **variables)
     if done.returncode == CANNOT_TELL:
@@ -153,9 +165,9 @@ def measure(options: argparse.Namespace) -> Record:
 
 
 def _timed(what: str, name: str, layers: int, *number: str) -> Record:
-    found = on_cpu(what, name, str(layers), *number)
-    print(f"timed {what} of {name} {layers}: ratio {found['ratio']:.2f}", file=sys.stderr)
-    return {"what": what, "network": name, "layers": layers, **found}
+    times = on_cpu(what, name, str(layers), *number)
+    print(f"timed {what} of {name} {layers}: ratio {times['ratio']:.2f}", file=sys.stderr)
+    return {"what": what, "network": name, "layers": layers, **times}
 
 
 def main() -> int:
@@ -172,12 +184,12 @@ def main() -> int:
     parser.add_argument("--read", type=pathlib.Path, metavar="IN", help="measure nothing: show what --json wrote")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks/training.md")
     options = parser.parse_args()
-    found = json.loads(options.read.read_text()) if options.read else measure(options)
+    record = json.loads(options.read.read_text()) if options.read else measure(options)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    print(training_page.tables(found))
+        options.json.write_text(json.dumps(record, indent=1))
+    print(training_page.tables(record))
     if options.write:
-        PAGE.write_text(training_page.page(found), encoding="utf-8")
+        PAGE.write_text(training_page.page(record), encoding="utf-8")
     return 0
 
 

@@ -363,19 +363,19 @@ def run_case(case: Case, tools: Sequence[str], folder: pathlib.Path) -> Record:
 
 def goals(cases: dict[str, Record]) -> list[tuple[str, float, float]]:
     """Return what was to be reached, for the cases that were run: the goal in words, its limit, the value measured."""
-    found: list[tuple[str, float, float]] = []
+    rows: list[tuple[str, float, float]] = []
     small, big = cases.get("chain_500"), cases.get("chain_4000")
     if small and big and all("seconds" in each["tools"].get("ours", {}) for each in (small, big)):
         growth = big["tools"]["ours"]["seconds"] / small["tools"]["ours"]["seconds"] / 8
-        found.append(("time per node at 4000 nodes over that at 500 (linear: about 1)", 1.5, growth))
+        rows.append(("time per node at 4000 nodes over that at 500 (linear: about 1)", 1.5, growth))
     if big and big["ours_over"]:
         slowest = max(ratio["time"] for ratio in big["ours_over"].values())
-        found.append(("4000 nodes: time over that of the fastest peer", 10, slowest))
+        rows.append(("4000 nodes: time over that of the fastest peer", 10, slowest))
     for name in ("external_520MB", LARGE):
         for peer, ratio in cases.get(name, {}).get("ours_over", {}).items():
-            found.append((f"{name}: time over that of {TOOLS[peer].label}", 0.25, ratio["time"]))
-            found.append((f"{name}: peak memory over that of {TOOLS[peer].label}", 0.125, ratio["memory"]))
-    return found
+            rows.append((f"{name}: time over that of {TOOLS[peer].label}", 0.25, ratio["time"]))
+            rows.append((f"{name}: peak memory over that of {TOOLS[peer].label}", 0.125, ratio["memory"]))
+    return rows
 
 
 def show(results: Sequence[Record]) -> None:

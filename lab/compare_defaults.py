@@ -153,8 +153,8 @@ def row(record: Record) -> str:
     """Return a record as a row. Sizes and predicted times are ratios to those of the source."""
     former, now = record["former"], record["now"]
     cells = [record["model"], "yes" if record["inputs"] else "no"]
-    cells += [f"{made['bytes'] / record['bytes']:.2f}" for made in (former, now)]
-    cells += [stated(made) for made in (former, now)]
+    cells += [f"{conversion['bytes'] / record['bytes']:.2f}" for conversion in (former, now)]
+    cells += [stated(conversion) for conversion in (former, now)]
     cells += [f"{ratio(record, which):.2f}" for which in ("former", "now")]
     return f"| {' | '.join(cells)} |"
 

@@ -68,7 +68,7 @@ def counted(path: pathlib.Path) -> Record | None:
     if not any(written.values()):
         return None
     before = _operators(proto)
-    opset = max(OPSET, *(one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")))
+    opset = max(OPSET, *(entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")))
     try:
         report = amp.transpile(proto, level="O2", fuse="contrib", verify=False, opset=opset, cache=False)
     except AmpError as error:

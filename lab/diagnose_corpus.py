@@ -115,9 +115,9 @@ def diagnosed(case: Case, model: pathlib.Path, folder: pathlib.Path) -> Diagnose
     low: list[pathlib.Path] = []
     if case.low:
         low = [folder / "low.onnx"]
-        made = _run([str(model), *case.low, "--inputs", str(inputs), "-o", str(low[0])])
-        if made.returncode:
-            return made.stderr.strip()
+        conversion = _run([str(model), *case.low, "--inputs", str(inputs), "-o", str(low[0])])
+        if conversion.returncode:
+            return conversion.stderr.strip()
     json_path = folder / "diagnosis.json"
     start = time.monotonic()
     done = _run(["debug", *map(str, (model, *low)), "--inputs", str(inputs), *case.options, "--json", str(json_path)])

@@ -48,7 +48,7 @@ def main() -> int:
         timeout=options.timeout,
     )
     if options.index is not None:
-        return _one(setup, options.index, options.keep)
+        return _one_mutant(setup, options.index, options.keep)
     return _many(setup, range(options.start, options.count), options.json, options.failures)
 
 
@@ -70,7 +70,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _one(setup: Setup, index: int, keep: pathlib.Path | None) -> int:
+def _one_mutant(setup: Setup, index: int, keep: pathlib.Path | None) -> int:
     drawn = draw(setup.run, index, all_seeds(setup.corpus))
     if keep is not None:
         write_mutant(drawn, keep)

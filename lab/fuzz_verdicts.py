@@ -106,8 +106,8 @@ def _options() -> argparse.Namespace:
 
 def _models(corpus: pathlib.Path, largest: float) -> list[pathlib.Path]:
     """List the models that have a sample beside them and are small enough for the oracle."""
-    found = sorted(path for path in corpus.rglob("*.onnx") if path.with_suffix(".inputs.npz").exists())
-    models = [path for path in found if path.stat().st_size <= 1e6 * largest]
+    paths = sorted(path for path in corpus.rglob("*.onnx") if path.with_suffix(".inputs.npz").exists())
+    models = [path for path in paths if path.stat().st_size <= 1e6 * largest]
     if not models:
         raise SystemExit(f"{corpus} has no model of at most {largest} MB with NAME.inputs.npz beside it")
     return models
@@ -136,7 +136,7 @@ def attempt(seed: int, number: int, models: list[pathlib.Path]) -> Trial:
             levels = {level: _worst(model, written, at, report) for level, at in _claimed(model, sample, report)}
         except (_JUDGE.CannotEvaluate, _JUDGE.CannotRun) as reason:
             return Trial(number, told, "not judged by the oracle", str(reason))
-    level = max(levels, key=lambda one: levels[one])
+    level = max(levels, key=lambda level_name: levels[level_name])
     outcome = "wrong" if levels[level] > _ALLOWED * tolerance else "right"
     return Trial(number, told, outcome, f"{levels[level]:.3%} off at {level:g} times; {report.verdict}")
 

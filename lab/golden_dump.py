@@ -45,12 +45,12 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tasks = parser.add_subparsers(dest="task", required=True)
-    dump, one = tasks.add_parser("dump"), tasks.add_parser("one", help="(internal) one model in this process")
+    dump, single = tasks.add_parser("dump"), tasks.add_parser("one", help="(internal) one model in this process")
     dump.add_argument("out", type=pathlib.Path)
     dump.add_argument("models", type=pathlib.Path, nargs="+")
     dump.add_argument("--jobs", type=int, default=1)
-    one.add_argument("model", type=pathlib.Path)
-    for each in (dump, one):
+    single.add_argument("model", type=pathlib.Path)
+    for each in (dump, single):
         each.add_argument("--repaired", action="store_true", help="level auto alone, verified and repaired")
         each.add_argument("--decisions-only", action="store_true", help="float16 decisions, no files: for node tests")
     compare = tasks.add_parser("compare")

@@ -116,10 +116,12 @@ def dump(unpacked: pathlib.Path, folder: pathlib.Path) -> list[str]:
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         return [f"{unpacked.name}: cannot be dumped (exit status {done.returncode}): {last}"]
-    found = json.loads(done.stdout.splitlines()[-1])
-    (folder / f"{found['release']}.json").write_text(json.dumps(found))
-    counts = ", ".join(f"{len(rows)} {provider}" for provider, rows in sorted(found["kernels"].items()))
-    print(f"{found['release']}: opset {found['opset']}, IR {found['ir']}, {len(found['schemas'])} schemas, {counts}")
+    record = json.loads(done.stdout.splitlines()[-1])
+    (folder / f"{record['release']}.json").write_text(json.dumps(record))
+    counts = ", ".join(f"{len(rows)} {provider}" for provider, rows in sorted(record["kernels"].items()))
+    print(
+        f"{record['release']}: opset {record['opset']}, IR {record['ir']}, {len(record['schemas'])} schemas, {counts}"
+    )
     return []
 
 

@@ -68,11 +68,11 @@ def number(release: str) -> tuple[int, ...]:
 
 def merged(rows: Iterable[Sequence[Any]]) -> dict[str, list[Row]]:
     """Group the kernels by operator, and join those of the same versions that differ in one constraint."""
-    found: dict[str, list[Row]] = collections.defaultdict(list)
+    merged_rows: dict[str, list[Row]] = collections.defaultdict(list)
     for domain, name, (first, last), constraints in rows:
         types = {parameter: frozenset(map(type_name, allowed)) for parameter, allowed in constraints.items()}
-        found[f"{domain or 'ai.onnx'}::{name}"].append(((first, last), types))
-    return {operator: joined(of) for operator, of in found.items()}
+        merged_rows[f"{domain or 'ai.onnx'}::{name}"].append(((first, last), types))
+    return {operator: joined(of) for operator, of in merged_rows.items()}
 
 
 def joined(rows: list[Row]) -> list[Row]:

@@ -175,17 +175,17 @@ class Bench:
     def judge(self, moment: str) -> None:
         """Look at the output after a kill while the other version was written."""
         try:
-            found = self.digests.index(self.case.read(self.output))
+            state = self.digests.index(self.case.read(self.output))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the file is the finding
             self.tally.faults.append(f"{moment}: {error}")
             self.write(self.version)
             return
-        if found == self.version:
+        if state == self.version:
             self.tally.old += 1
         else:
             self.tally.new += 1
             self.replaced = True
-        self.version = found
+        self.version = state
 
     def sweep(self) -> None:
         """Write the present version once more, completely: everything that kills have left must go."""
@@ -286,13 +286,13 @@ def _write_until(bench: Bench, last: int) -> None:
 
 def call_kills(bench: Bench, call: str, work: pathlib.Path) -> int:
     """Kill the writer of version 1 at the first, second, ... of one system call; return how many kills there were."""
-    kept = work / f"{bench.folder.name}.kept"
-    if not kept.exists():
-        shutil.copytree(bench.folder, kept, symlinks=True)
+    kept_copy = work / f"{bench.folder.name}.kept"
+    if not kept_copy.exists():
+        shutil.copytree(bench.folder, kept_copy, symlinks=True)
     arguments = [sys.executable, "-B", __file__, "write", bench.name, str(bench.sources), str(bench.folder)]
     for number in range(1, 1000):
         shutil.rmtree(bench.folder)
-        shutil.copytree(kept, bench.folder, symlinks=True)
+        shutil.copytree(kept_copy, bench.folder, symlinks=True)
         bench.version = 0
         when = f"inject={call}:signal=KILL:when={number}"
         strace = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", when]

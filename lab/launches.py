@@ -161,9 +161,9 @@ def count_model(
         `memory` as the module's text has it.
     """
     stand_in = library()
-    given = dict(provider_options or {})
+    options = dict(provider_options or {})
     settle = stand_in.launches_device_now()
-    session = _session(path, given, level, disabled_optimizers)
+    session = _session(path, options, level, disabled_optimizers)
     values = _values(session, feeds, dims or {})
     taken = stand_in.launches_device_now() - settle
     binding, inputs = _bound(session, values)
@@ -174,7 +174,7 @@ def count_model(
         session.run_with_iobinding(binding)
     arena = stand_in.launches_device_now() - settle - fed
     del binding, inputs, session
-    counts["memory"] = {**_exact_memory(path, given, level, disabled_optimizers, values, counts), "reserved": arena}
+    counts["memory"] = {**_exact_memory(path, options, level, disabled_optimizers, values, counts), "reserved": arena}
     return counts
 
 
@@ -228,17 +228,17 @@ def _bound(session: Any, values: dict[str, Any]) -> tuple[Any, list[Any]]:
     """Return a binding with inputs and outputs on the device, so far as they can be, and what keeps them alive."""
     import onnxruntime as ort
 
-    binding, kept = session.io_binding(), []
+    binding, arrays = session.io_binding(), []
     for info in session.get_inputs():
         array = values[info.name]
         if "bfloat16" in info.type:  # which numpy does not know: its bits, in main memory, too
             value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, 16)
         else:
             value = ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
-        kept.append(value)
+        arrays.append(value)
         binding.bind_ortvalue_input(info.name, value)
     _bind_outputs(session, binding)
-    return binding, kept
+    return binding, arrays
 
 
 def _bind_outputs(session: Any, binding: Any) -> None:
@@ -300,11 +300,11 @@ def _without_arenas() -> None:
         provider_options: Any = None,
         **rest: Any,
     ) -> None:
-        given = [p if isinstance(p, tuple) else (p, {}) for p in providers or ()]
+        pairs = [p if isinstance(p, tuple) else (p, {}) for p in providers or ()]
         if provider_options:
-            given = [(name, own) for (name, _), own in zip(given, provider_options, strict=True)]
-        given = [(name, {**own, **options} if name == CUDA else own) for name, own in given]
-        make(self, model, sess_options, given or providers, None, **rest)
+            pairs = [(name, options_of) for (name, _), options_of in zip(pairs, provider_options, strict=True)]
+        pairs = [(name, {**options_of, **options} if name == CUDA else options_of) for name, options_of in pairs]
+        make(self, model, sess_options, pairs or providers, None, **rest)
 
     ort.InferenceSession.__init__ = init
 

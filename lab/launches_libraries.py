@@ -59,13 +59,13 @@ def library() -> ctypes.CDLL:
             "this process does not run on the stand-ins, nothing can be counted: start the program with "
             "`python lab/launches.py run YOUR_SCRIPT.py ...`"
         )
-    found = ctypes.CDLL(None)
+    loaded = ctypes.CDLL(None)
     for name in ("device_now", "device_peak", "tensors_now", "tensors_peak", "stop", "number", "detail"):
-        getattr(found, f"launches_{name}").restype = ctypes.c_int64
+        getattr(loaded, f"launches_{name}").restype = ctypes.c_int64
     for name in ("name", "number", "detail"):
-        getattr(found, f"launches_{name}").argtypes = [ctypes.c_int64]
-    found.launches_name.restype = ctypes.c_char_p
-    return found
+        getattr(loaded, f"launches_{name}").argtypes = [ctypes.c_int64]
+    loaded.launches_name.restype = ctypes.c_char_p
+    return loaded
 
 
 def _stand_ins(provider: pathlib.Path) -> pathlib.Path:

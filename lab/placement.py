@@ -81,14 +81,14 @@ def captured_errors() -> Iterator[list[str]]:
     """Collect what is written to file descriptor 2, by native code too; the list is filled at the end."""
     text: list[str] = []
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
             yield text
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved, 2)
+            os.close(saved)
             file.seek(0)
             text.append(file.read().decode(errors="replace"))
 

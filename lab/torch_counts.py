@@ -147,8 +147,8 @@ def _is_view(func: Any) -> bool:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    found = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-    return list({id(tensor): tensor for tensor in found}.values())
+    tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -27,7 +27,7 @@ from amp_transpiler.pipeline import transpile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "command.md"
 PIPELINE = ROOT / "amp_transpiler" / "pipeline.py"
-FIELDS = ROOT / "amp_transpiler" / "options" / "conversion.py"
+FIELDS = ROOT / "amp_transpiler" / "options"
 
 _TABLE = re.compile(r"(?<=<!-- options, by scripts/option_docs.py -->\n).*?(?=<!-- end of options -->)", re.DOTALL)
 _ARGUMENTS = re.compile(r"(?<=    Args:\n)        src: .*?(?=\n    Returns:)", re.DOTALL)
@@ -94,13 +94,15 @@ def parameters() -> list[str]:
 
 def signature_parameters() -> str:
     """Return the lines below the asterisk in `transpile`'s signature: types as the fields write them, and defaults."""
-    [record] = (
+    records = [
         node
-        for node in ast.parse(FIELDS.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and node.name == ConversionOptions.__name__
-    )
+        for name in ("deciding.py", "conversion.py")
+        for node in ast.parse((FIELDS / name).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
     written = {
         ast.unparse(field.target): (ast.unparse(field.annotation), field.value)
+        for record in records
         for field in record.body
         if isinstance(field, ast.AnnAssign)
     }

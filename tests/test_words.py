@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDERS = ("amp_transpiler", "examples", "scripts")
+FOLDERS = ("amp_transpiler", "examples", "lab", "scripts")
 
 WORDS = {"found", "made", "given", "one", "own", "kept"}
 

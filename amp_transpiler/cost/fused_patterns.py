@@ -33,6 +33,8 @@ __all__ = [
     "LAYER_NORM",
     "NORMALISATION",
     "PATTERNS",
+    "PLAIN_LAYER_NORM",
+    "PLAIN_RMS_NORM",
     "RMS_NORM",
     "RMS_NORM_BY_RECIPROCAL",
     "Match",
@@ -40,9 +42,9 @@ __all__ = [
     "matches",
 ]
 
-_CUBE = "Pow(x, three:c)"
-_CUBE_BY_PRODUCT = "Mul(Mul(x, x), x)"
-_TANH = "Add(Tanh(Mul(Add(x, Mul({cube}, cubic:c)), linear:c)), one:c)"
+_TANH = "Add(Tanh(Mul(Add(x, {cubic}), linear:c)), one:c)"
+_CUBICS = ("Mul(Pow(x, three:c), cubic:c)", "Mul(Mul(Mul(x, x), x), cubic:c)")
+_CUBIC_FROM_INSIDE = "Mul(x, Mul(x, Mul(cubic:c, x)))"  # as JAX evaluates it
 _TANH_FACTORED = "Add(Tanh(Mul(Mul(x, linear:c), Add(Mul(Mul(x, cubic:c), x), unit:c))), one:c)"
 _ERF = "Add(Erf({scaled}), one:c)"
 
@@ -77,12 +79,18 @@ def _halved_before(*factors: str) -> tuple[str, ...]:
     return tuple(f"Mul(x, Mul(half:c, {factor}))" for factor in factors)
 
 
-_TANHS = (_TANH.format(cube=_CUBE), _TANH.format(cube=_CUBE_BY_PRODUCT), _TANH_FACTORED)
+_TANHS = (*(_TANH.format(cubic=cubic) for cubic in _CUBICS), _TANH_FACTORED)
+_UNFUSED_TANH = _TANH.format(cubic=_CUBIC_FROM_INSIDE)
 _ERFS = (_ERF.format(scaled="Div(x, root:c)"), _ERF.format(scaled="Mul(x, inverse:c)"))
 
 PATTERNS: tuple[Pattern, ...] = (
     # A cube that overflows does no harm: tanh of an infinity is one or minus one.
-    Pattern("a tanh GELU", _halved(*_TANHS), is_safe=True, unfused=_halved_before(*_TANHS)),
+    Pattern(
+        "a tanh GELU",
+        _halved(*_TANHS),
+        is_safe=True,
+        unfused=(*_halved_before(*_TANHS, _UNFUSED_TANH), *_halved(_UNFUSED_TANH)),
+    ),
     Pattern("a GELU", _halved(*_ERFS), is_safe=True, unfused=_halved_before(*_ERFS)),
     Pattern("a SiLU", ("Mul(x, Sigmoid(x))", "Mul(x, Sigmoid(Mul(x, c)))"), is_safe=True),
 )
@@ -109,6 +117,19 @@ RMS_NORM_BY_RECIPROCAL = tuple(
     f"Mul({form.format(f'Mul(x, Reciprocal({root}))')}, scale:w)" for root in _ROOTS for form in ("{0}", "Cast({0})")
 )
 """Forms that it fuses once this package has written them as a division (`passes/spell_norms.py`)."""
+
+
+def _normalised(value: str) -> tuple[str, ...]:
+    """Return the forms in which a value is divided by the root of its mean square."""
+    roots = [f"Sqrt(Add(ReduceMean({square.format(value)}), epsilon:c))" for square in _SQUARES]
+    inverses = [form.format(root) for root in roots for form in ("Div(one:c, {0})", "Reciprocal({0})")]
+    return (*(f"Div({value}, {root})" for root in roots), *(f"Mul({value}, {inverse})" for inverse in inverses))
+
+
+PLAIN_LAYER_NORM = _normalised(_CENTRED)
+"""Forms of LayerNormalization without scale and shift, of which ONNX Runtime fuses none by themselves."""
+PLAIN_RMS_NORM = _normalised("x")
+"""Forms of root mean square normalisation without a scale; it fuses none of them, either."""
 
 NORMALISATION = Pattern("a normalisation", (), is_safe=False)
 """Squares that are summed and what works on the sum, which `numerics.normalisations` finds in any form."""

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.product_operands import stacked_shape
 
 __all__ = [
     "ALIASES",
@@ -41,6 +42,7 @@ __all__ = [
 Number: TypeAlias = Callable[[ir.Node, Sizes], int]
 
 LOW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_CLOSE = 16  # nodes before a scatter that are looked at
 ROWS_OF_FEW_BITS = 16  # of a product with weights of few bits that one kernel reads as they are
 # The output lies in the input's memory.
 ALIASES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -82,7 +84,7 @@ def _attribute(node: ir.Node, name: str, default: int) -> int:
 
 # ---- what is computed; operators that are no matrix products are bound by memory long before ----
 def _matmul(node: ir.Node, sizes: Sizes, index: int = 0) -> int:
-    first = _shape(node, index, sizes)
+    first = stacked_shape(node, 0, _shape(node, index, sizes))
     if not first:
         return 0
     inner = first[-2] if _attribute(node, "transA", 0) and len(first) > 1 else first[-1]
@@ -342,8 +344,9 @@ def copied_bytes(node: ir.Node, sizes: Sizes) -> int:
 def in_place(node: ir.Node) -> bool:
     """Return whether a scatter overwrites its first input: a result in separate memory that nothing else reads.
 
-    A look-up may read it too: it runs first, since it was written first. ONNX Runtime's ScatterElements always copies.
-    A view that nothing else reads hides nothing: its source is overwritten.
+    A look-up may read it too: it runs first, since it was written first. So may whatever makes the scatter's operands:
+    the scatter waits for it. ONNX Runtime's ScatterElements always copies. A view that nothing else reads hides
+    nothing: its source is overwritten.
     """
     first = node.inputs[0]
     while first is not None and _is_own_view(first):
@@ -353,7 +356,22 @@ def in_place(node: ir.Node) -> bool:
     if node.op_type != "ScatterND" or first is None or producer is None or producer.op_type in ALIASES:
         return False
     readers = [use.node for use in first.uses() if use.node.op_type != "GatherElements"]
+    if len(readers) > 1:
+        before = _awaited(node)
+        readers = [reader for reader in readers if reader not in before]
     return len(readers) == 1 and not first.is_graph_output()
+
+
+def _awaited(scatter: ir.Node) -> set[ir.Node]:
+    """Return the nodes close before a scatter that make its indices and updates."""
+    awaited: dict[ir.Node, None] = {}
+    values = [value for value in scatter.inputs[1:] if value is not None]
+    for value in values:  # which grows
+        producer = value.producer()
+        if producer is not None and producer not in awaited and len(awaited) < _CLOSE:
+            awaited[producer] = None
+            values += [each for each in producer.inputs if each is not None]
+    return set(awaited)
 
 
 def _is_own_view(value: ir.Value) -> bool:

@@ -7,6 +7,7 @@ import math
 from amp_transpiler.cost.call import Call
 from amp_transpiler.cost.operators import ROWS_OF_FEW_BITS, few_bit_rows
 from amp_transpiler.cost.work import Work
+from amp_transpiler.graph.product_operands import stacked_shape
 
 __all__ = ["convolved", "multiplied", "multiplied_by_few_bits"]
 
@@ -20,7 +21,7 @@ USUAL, WIDEST = 7, 32  # sides of kernels: of layers, and the widest that cuDNN'
 
 def multiplied(call: Call) -> list[Work]:
     """Return the kernels of a product of matrices, or of many."""
-    first, second = call.shape(0), call.shape(1)
+    first, second = (stacked_shape(call.node, index, call.shape(index)) for index in (0, 1))
     if not first or not second:
         return [Work("Product", "", call.elements, bytes=8 * call.elements)]
     turned_a, turned_b = call.attribute("transA", 0), call.attribute("transB", 0)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.evaluate import MOST_ELEMENTS, Array, evaluate
+from amp_transpiler.graph.product_operands import stacked_shape
 from amp_transpiler.graph.walk import bodies, has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
@@ -38,6 +39,7 @@ def _product(node: ir.Node, shapes: Shapes, second: int = 1) -> Shapes:
     a, b = shapes[0], shapes[second]
     if not a or not b:
         return [None]
+    a, b = stacked_shape(node, 0, a), stacked_shape(node, 1, b)
     rows = 1
     if len(a) > 1:
         rows = a[-1] if node.attributes.get_int("transA", 0) else a[-2]

@@ -9,9 +9,10 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
 
-__all__ = ["SampleLosses", "narrow_scores", "sample_losses"]
+__all__ = ["SampleLosses", "label_logarithms", "narrow_scores", "sample_losses"]
 
 _LEAST = 1e-38  # of bfloat16, about: the probability that stands for 0
+_PLAIN = (2.0**-17, 0.5)  # float16 probabilities whose logarithm is less off than a rounded logarithm
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,6 +73,28 @@ def _by_logarithms(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) ->
     return SampleLosses(
         builder.neg(label_likely), _write(builder, probabilities, labels, builder.cast(slopes, scores.dtype))
     )
+
+
+def label_logarithms(builder: GraphBuilder, scores: ir.Value, probabilities: ir.Value, labels: ir.Value) -> ir.Value:
+    """Return the log probability of each sample's label as float32, from 16-bit tensors of the size of the scores.
+
+    It is the logarithm of a float16 probability where that has more digits than a float16 logarithm: off by 2^-11 for
+    losses from 0.7 to 9.7, and by at most 2^-8 up to 11.8. Other losses are off by 2^-11 of themselves. Which way they
+    are off is chance: the mean loss of 1024 samples is off by 1e-5 of itself above 0.5, by 3e-5 above 0.03. Only where
+    all samples are alike, as with scores that are all 0, it is off by as much as one of them: 6e-5 for 30,522 classes.
+
+    Args:
+        builder: appends the nodes.
+        scores: float16; classes are axis 1.
+        probabilities: the Softmax of the scores.
+        labels: the class of each sample, the axis of the classes of size 1.
+    """
+    likely = builder.op("LogSoftmax", [scores], {"axis": 1})
+    logarithm, chance = (
+        builder.high(builder.op("GatherElements", [each, labels], {"axis": 1})) for each in (likely, probabilities)
+    )
+    is_plain = builder.compare("Equal", chance, builder.op("Clip", [chance, *map(builder.constant, _PLAIN)]))
+    return builder.where(is_plain, builder.op("Log", [chance]), logarithm)
 
 
 def _by_probabilities(builder: GraphBuilder, scores: ir.Value, labels: ir.Value) -> SampleLosses:

@@ -45,6 +45,7 @@ class Sizes:
         self._shapes: dict[ir.Value, Dims | None] = {}
         self._contents: dict[ir.Value, Dims] = {}
         self._fresh = itertools.count()
+        self._sums: dict[tuple[str, ...], str] = {}
         for value in (*graph.inputs, *graph.initializers.values()):
             self._shapes[value] = self._declared(value)
         for node in graph:
@@ -120,9 +121,10 @@ class Sizes:
         known = [shape for shape in shapes if shape is not None]
         rank = max(len(shape) for shape in known)
         columns = zip(*((1,) * (rank - len(shape)) + shape for shape in known), strict=True)
-        return tuple(self._joined(column) for column in columns)
+        return tuple(self.joined(column) for column in columns)
 
-    def _joined(self, column: Sequence[Dim]) -> Dim:
+    def joined(self, column: Sequence[Dim]) -> Dim:
+        """Return the size of an axis in which some sizes meet."""
         others = [dim for dim in column if dim != 1]
         if not others:
             return 1
@@ -130,6 +132,10 @@ class Sizes:
         for dim in others[1:]:
             best = _stronger(best, dim)
         return best
+
+    def sum_of(self, dims: Sequence[Dim]) -> Dim:
+        """Return the symbol of a sum, the same wherever the same sizes are added."""
+        return self._sums.setdefault(tuple(sorted(map(str, dims))), self._symbol())
 
     def fresh(self, count: int) -> Dims:
         """Return symbols of their own."""
@@ -280,7 +286,12 @@ def _packed_attention(sizes: Sizes, node: ir.Node) -> Shapes:
 
 def _cross_attention(sizes: Sizes, node: ir.Node) -> Shapes:
     query, value = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2] if len(node.inputs) > 2 else None)
-    return [None if query is None or value is None or len(query) != 3 else (*query[:2], value[-1])]
+    if query is None or value is None or len(query) != 3:
+        return [None]
+    if len(value) == 3:
+        return [(*query[:2], value[-1])]
+    heads, size = value[1], value[-1]
+    return [(*query[:2], heads * size if isinstance(heads, int) and isinstance(size, int) else sizes.fresh(1)[0])]
 
 
 def _norm_of_sum(sizes: Sizes, node: ir.Node) -> Shapes:
@@ -408,7 +419,7 @@ def _concat(sizes: Sizes, node: ir.Node) -> Shapes:
     axis = node.attributes.get_int("axis", 0) % len(known[0])
     joined = [shape[axis] for shape in known]
     numbers = [dim for dim in joined if isinstance(dim, int)]
-    total = sum(numbers) if len(numbers) == len(joined) else sizes.fresh(1)[0]
+    total = sum(numbers) if len(numbers) == len(joined) else sizes.sum_of(joined)
     return [tuple(total if index == axis else dim for index, dim in enumerate(known[0]))]
 
 
@@ -461,6 +472,42 @@ def _reduce(sizes: Sizes, node: ir.Node) -> Shapes:
     return [tuple(1 if axis in axes else dim for axis, dim in enumerate(shape) if keeps or axis not in axes)]
 
 
+def _einsum(sizes: Sizes, node: ir.Node) -> Shapes:
+    """Follow the letters of an equation that names its result; terms with dots are not read."""
+    terms, arrow, result = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
+    shapes = [sizes.shape(value) for value in node.inputs]
+    if not arrow or "." in terms + result or None in shapes:
+        return [None]
+    dims: dict[str, Dim] = {}
+    for term, shape in zip(terms.split(","), shapes, strict=True):
+        for letter, dim in zip(term, shape or (), strict=True):
+            dims[letter] = sizes.joined((dims.get(letter, 1), dim))
+    return [tuple(dims[letter] for letter in result)]
+
+
+def _recurrent(sizes: Sizes, node: ir.Node) -> Shapes:
+    """Return [rows, directions, batch, size], and [directions, batch, size] of each state; batch may come first."""
+    data, weights = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2])
+    if data is None or weights is None or len(data) != 3 or len(weights) != 3:
+        return []
+    directions, size = weights[0], weights[2]
+    if node.attributes.get_int("layout", 0):
+        states = (data[0], directions, size)
+        return [(data[0], data[1], directions, size), states, states]
+    states = (directions, data[1], size)
+    return [(data[0], directions, data[1], size), states, states]
+
+
+def _top(sizes: Sizes, node: ir.Node) -> Shapes:
+    shape, counts = sizes.shape(node.inputs[0]), sizes.content(node.inputs[1])
+    if not shape:
+        return []
+    axis = node.attributes.get_int("axis", -1) % len(shape)
+    count = sizes.fresh(1)[0] if counts is None else counts[0]
+    taken = tuple(count if index == axis else dim for index, dim in enumerate(shape))
+    return [taken, taken]
+
+
 def _shape_of_shape(sizes: Sizes, node: ir.Node) -> Shapes:
     content = sizes.content(node.outputs[0])
     return [None if content is None else (len(content),)]
@@ -487,6 +534,7 @@ _SHAPES: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
     **dict.fromkeys(
         ("InstanceNormalization", "Abs", "Log", "Floor", "LeakyRelu", "HardSwish", "RMSNormalization"), _same
     ),
+    **dict.fromkeys(("BatchNormalization", "ScatterElements", "ScatterND"), _same),
     "SimplifiedLayerNormalization": _same,
     "MatMul": _matmul,
     "Gemm": _gemm,
@@ -506,6 +554,9 @@ _SHAPES: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
     "ReduceMean": _reduce,
     "ReduceSum": _reduce,
     "ReduceMax": _reduce,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    "Einsum": _einsum,
+    "TopK": _top,
     "Shape": _shape_of_shape,
     "ConstantOfShape": _filled,
     "Constant": _constant,

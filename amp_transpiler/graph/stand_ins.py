@@ -65,15 +65,18 @@ def stand_ins(
 
 
 def _product(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Stand for FusedMatMul, which may transpose the last two axes of its inputs."""
+    """Stand for FusedMatMul, which may transpose the last two axes of its inputs, and take stacks behind rows."""
     options = {attribute.name: attribute.i for attribute in node.attribute}
-    if options.get("transBatchA") or options.get("transBatchB"):
-        return []
-    left, right = options.get("transA"), options.get("transB")
-    if not left and not right:
+    if not any(options.get(name) for name in ("transA", "transB", "transBatchA", "transBatchB")):
         return [onnx.helper.make_node("MatMul", node.input[:2], node.output[:1])]
-    equation = f"...{'ji' if left else 'ij'},...{'kj' if right else 'jk'}->...ik"
-    return [onnx.helper.make_node("Einsum", node.input[:2], node.output[:1], equation=equation)]
+    left = _axes("ji" if options.get("transA") else "ij", options.get("transBatchA"))
+    right = _axes("kj" if options.get("transB") else "jk", options.get("transBatchB"))
+    return [onnx.helper.make_node("Einsum", node.input[:2], node.output[:1], equation=f"{left},{right}->...ik")]
+
+
+def _axes(matrix: str, is_first: int | None) -> str:
+    """Return the axes of a stack of matrices, whose rows may come before the stack, as an Einsum names them."""
+    return f"{matrix[0]}...{matrix[1]}" if is_first else f"...{matrix}"
 
 
 def _weight_sizes(name: str, node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> tuple[int, int] | None:

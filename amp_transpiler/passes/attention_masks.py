@@ -21,13 +21,14 @@ _DEEPEST = 12  # nodes before a mask that are looked through
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mask:
-    """A summand of the scores.
+    """A summand of the scores, or what takes their place.
 
     Attributes:
         value: what is added; where `allowed` is set, the condition of which it is made.
         allowed: whether `value` holds truths: True where a score counts (or False, where `inverted`).
         inverted: truths mean the opposite.
         filler: with truths, what is added where a score does not count.
+        replaces: `filler` takes the place of a score, which is lost then.
         places: the axes of `value` as axes of the scores [batch, heads, queries, keys]; its axes of one element that
             are none are -1. None where it has their last axes.
     """
@@ -36,6 +37,7 @@ class Mask:
     allowed: bool = False
     inverted: bool = False
     filler: float = 0.0
+    replaces: bool = False
     places: tuple[int, ...] | None = None
 
 
@@ -88,7 +90,7 @@ def masks_in_axes(mask: Mask, scores: Sequence[Dim], rank: int, sizes: Sizes) ->
 def _placed(view: View, mask: Mask, scores: Sequence[Dim], rank: int, sizes: Sizes) -> Mask | None:
     if view.source is mask.value and rank == 4:
         return mask
-    shape, axes = sizes.shape(view.source), _in_four_axes(view, rank)
+    shape, axes = sizes.shape(view.source), _in_four_axes(view, rank, scores[1])
     if shape is None or axes is None:
         return None
     places = [-1] * len(shape)
@@ -112,7 +114,7 @@ def _placed(view: View, mask: Mask, scores: Sequence[Dim], rank: int, sizes: Siz
     return dataclasses.replace(source, value=value, places=tuple(places))
 
 
-def _in_four_axes(view: View, rank: int) -> tuple[tuple[Part, ...], ...] | None:
+def _in_four_axes(view: View, rank: int, heads: Dim) -> tuple[tuple[Part, ...], ...] | None:
     """Return the parts of samples, heads, queries and keys."""
     if len(view.axes) > rank:
         return None
@@ -122,6 +124,8 @@ def _in_four_axes(view: View, rank: int) -> tuple[tuple[Part, ...], ...] | None:
     outer = axes[0]
     if is_single(outer):
         return ((), (), *axes[1:])
+    if heads == 1 and len(outer) == 1:
+        return (outer, (), *axes[1:])
     return ((outer[0],), (outer[1],), *axes[1:]) if len(outer) == 2 else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.attention_guards import Guard, guard_behind
 from amp_transpiler.passes.attention_masks import MASKED, Mask, as_truths, masks_in_axes
-from amp_transpiler.passes.attention_operands import End, Operand, ends_of, operand
+from amp_transpiler.passes.attention_operands import End, Operand, ends_of, in_heads, operand
 from amp_transpiler.passes.attention_values import is_standard_op, made_by, number_of, without_scale
 
 __all__ = ["Found", "Loose", "Mask", "find_attentions", "find_loosely"]
@@ -112,12 +112,30 @@ def _around_softmax(softmax: ir.Node, sizes: Sizes) -> Found | None:
         return None
     if any(node.graph is not graph or region_of(node) != region_of(softmax) for node in (softmax, mix, product)):
         return None
-    operands = (
-        operand(product.inputs[0], sizes),
-        operand(product.inputs[1], sizes, rows_last=True),
-        operand(mix.inputs[1], sizes),
+    values = (*product.inputs, mix.inputs[1])
+    matches = (
+        _matched(operands, scale, masks, mix, sizes, guarded=guard.is_there)
+        for operands in _operands(values, sizes, keys_turned=True)
     )
-    return _matched(operands, scale, masks, mix, sizes, guarded=guard.is_there)
+    return next((match for match in matches if match is not None), None)
+
+
+def _operands(
+    values: Sequence[ir.Value | None], sizes: Sizes, *, keys_turned: bool
+) -> Iterator[Sequence[tuple[Operand | None, float]]]:
+    """Yield what queries, keys and values may be, each with a factor on the way; what costs least comes first.
+
+    Args:
+        values: what the products of matrices read: [batch, heads, rows, size] or [batch * heads, rows, size].
+        sizes: the sizes of the graph's values.
+        keys_turned: of the keys, size comes before rows.
+    """
+    turned = (False, keys_turned, False)
+    query, *others = (operand(value, sizes, rows_last=last) for value, last in zip(values, turned, strict=True))
+    yield query, *others
+    whole, *caches = (in_heads(value, sizes, rows_last=last) for value, last in zip(values, turned, strict=True))
+    yield query, *caches
+    yield whole, *caches
 
 
 def _mix_of(softmax: ir.Node) -> tuple[ir.Node, Guard] | None:
@@ -136,15 +154,17 @@ def _of_operator(node: ir.Node, sizes: Sizes) -> Found | None:
         return None
     if attributes.get_float("softcap", 0.0) or "q_num_heads" in attributes:
         return None
-    operands = tuple(operand(value, sizes) for value in node.inputs[:3])
-    query, key, _ = (heads for heads, _ in operands)
     causal = bool(attributes.get_int("is_causal", 0))
-    if query is None or key is None or (causal and query.rows != key.rows):
-        return None
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     masks = () if mask is None else (_read_mask(mask, sizes),)
-    scale = attributes.get_float("scale", query.size**-0.5)
-    return _matched(operands, scale, masks, node, sizes, guarded=True, causal=causal)
+    for operands in _operands(node.inputs[:3], sizes, keys_turned=False):
+        (query, _), (key, _) = operands[:2]
+        if query is None or key is None or (causal and query.rows != key.rows):
+            continue
+        scale = attributes.get_float("scale", query.size**-0.5)
+        if match := _matched(operands, scale, masks, node, sizes, guarded=True, causal=causal):
+            return match
+    return None
 
 
 def _read_mask(mask: ir.Value, sizes: Sizes) -> Mask:
@@ -172,6 +192,8 @@ def _matched(
         return None
     if value.rows != key.rows or not query.batch == key.batch == value.batch:
         return None
+    if key.places and value.size != key.size:
+        return None  # ONNX Runtime asks for it where keys have an axis of heads
     ends = ends_of(last.outputs[0], query, value.size, sizes)
     scores = (query.batch, query.heads, query.rows, key.rows)
     rank = len(sizes.shape(last.outputs[0]) or (0, 0, 0, 0))
@@ -243,9 +265,9 @@ def _chosen(node: ir.Node) -> tuple[ir.Value | None, Mask | None]:
     """Read `Where(condition, scores, very small)`, or the other way round."""
     condition, yes, no = node.inputs
     if condition is not None and (filler := number_of(no)) is not None and filler <= MASKED:
-        return yes, Mask(condition, allowed=True, filler=filler)
+        return yes, Mask(condition, allowed=True, filler=filler, replaces=True)
     if condition is not None and (filler := number_of(yes)) is not None and filler <= MASKED:
-        return no, Mask(condition, allowed=True, inverted=True, filler=filler)
+        return no, Mask(condition, allowed=True, inverted=True, filler=filler, replaces=True)
     return None, None
 
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.evaluate import evaluate
 from amp_transpiler.graph.sizes import Sizes
+from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 
 __all__ = [
@@ -94,9 +95,16 @@ def _evaluated(value: ir.Value | None, sizes: Sizes, depth: int) -> np.ndarray |
 
 
 def changes_nothing(node: ir.Node) -> bool:
-    """Whether the output is the first input: an Identity, a cast to the same type, a sum with 0, a product with 1."""
+    """Whether the first output is the first input.
+
+    It is with an Identity, a Dropout outside training, a cast to the same type, a sum with 0, and a product with 1.
+    """
     if not is_standard(node) or not node.inputs or node.inputs[0] is None:
         return False
+    if node.op_type == "Dropout":
+        trains = node.inputs[2] if len(node.inputs) > 2 else None
+        truth = constant_array(trains)
+        return (trains is None or (truth is not None and not truth.any())) and not any(map(is_used, node.outputs[1:]))
     if node.op_type in ("Add", "Mul"):
         return number_of(node.inputs[1]) == (0.0 if node.op_type == "Add" else 1.0)
     same = node.inputs[0].dtype is not None and node.inputs[0].dtype == node.outputs[0].dtype

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 _DOMAIN = "com.microsoft"
 _LOWEST = float(np.finfo(np.float32).min)
 _FIRST_OPSET = 13  # before, a Softmax without an axis was another
-_REDUCES_BY_INPUT = 18  # since this opset, ReduceMax takes its axes as an input
 
 
 class FuseAttention(Pass[PassResult]):
@@ -42,7 +41,8 @@ class FuseAttention(Pass[PassResult]):
        add the same. A mask in which every score counts is left out.
     3. Minus infinity in a mask becomes the lowest finite number: the weights stay exactly 0. Where the source gives 0
        for a row in which no score counts (`Where(IsNaN(p), 0, p)`, or asked of the scores as torch's exporter does), so
-       does a Where behind the operator. A constant mask that leaves each row a score needs none.
+       does a Where behind the operator. A constant mask that leaves each row a score needs none. Where it gives an
+       average, since one finite number takes the place of all scores, the query of the row becomes 0.
     4. Nothing is assumed about a mask: the forms that only hold for padding on the right, or for causal masks, are not
        used.
 
@@ -75,7 +75,6 @@ class _Writer:
 
     def __init__(self, model: ir.Model, sizes: Sizes, restrictions: Restrictions | None) -> None:
         self._restrictions = restrictions
-        self._opset = opset_of(model, "")
         self._sizes = sizes
         self._graph = model.graph
         self._names = NameAllocator(model)
@@ -85,9 +84,9 @@ class _Writer:
     def write(self, attention: Found) -> bool:
         """Replace one attention; return False if it cannot be."""
         masks = [mask for mask in attention.masks if not self._counts_everything(mask)]
-        # With a finite filler a row in which no score counts becomes an average, in the source as here.
+        may_be_empty = not (len(masks) == 1 and _leaves_each_row_some(masks[0], causal=attention.causal))
         guarded = attention.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
-        guarded = guarded and not (len(masks) == 1 and _leaves_each_row_some(masks[0]))
+        guarded = guarded and may_be_empty
         if (guarded and not self._rows_can_be_told(masks)) or not all(map(self._can_end, attention.ends)):
             return False
         parts = self._projections(attention)
@@ -95,7 +94,11 @@ class _Writer:
             return False
         builder = NodeBuilder(attention.last, self._names)
         bias = self._bias(builder, masks, attention) if masks else None
-        result = self._operator(builder, attention, parts, bias)
+        if parts is not None:
+            result = self._packed(builder, attention, parts, bias)
+        else:
+            averages = not guarded and may_be_empty and self._averages(masks)
+            result = self._unpacked(builder, attention, bias, masks[0] if averages else None)
         if guarded:
             zero = builder.constant(np.asarray(0.0, np.float32))
             rows = self._rows(builder, masks[0], attention)
@@ -151,38 +154,83 @@ class _Writer:
             for part, each, start in zip(parts, operands, starts, strict=True)
         ]
 
-    def _operator(
-        self, builder: NodeBuilder, attention: Found, parts: list[Projection] | None, bias: ir.Value | None
+    def _packed(
+        self, builder: NodeBuilder, attention: Found, parts: list[Projection], bias: ir.Value | None
     ) -> ir.Value:
-        attributes: dict[str, object] = {"num_heads": attention.query.heads, "scale": attention.scale}
-        if attention.causal:
-            attributes["unidirectional"] = 1
-        if parts is not None:
-            weight, offset = self._side_by_side(parts)
-            widths = [part.stop - part.start for part in parts]
-            if len(set(widths)) > 1:
-                attributes["qkv_hidden_sizes"] = widths
-            source = self._batch_first(builder, parts[0].source, attention.query.order)
-            inputs = [source, weight, offset, None, None, bias]
-            return self._fused(builder, "Attention", inputs, attributes)
-        values = [self._operand(builder, each) for each in (attention.query, attention.key, attention.value)]
-        return self._fused(builder, "MultiHeadAttention", [*values, None, None, bias], attributes)
+        weight, offset = self._side_by_side(parts)
+        attributes = _attributes(attention)
+        widths = [part.stop - part.start for part in parts]
+        if len(set(widths)) > 1:
+            attributes["qkv_hidden_sizes"] = widths
+        source = self._batch_first(builder, parts[0].source, attention.query.order)
+        return self._fused(builder, "Attention", [source, weight, offset, None, None, bias], attributes)
+
+    def _unpacked(
+        self, builder: NodeBuilder, attention: Found, bias: ir.Value | None, averaging: Mask | None
+    ) -> ir.Value:
+        """Return the operator of queries, keys and values.
+
+        Args:
+            builder: where it is put.
+            attention: what it computes.
+            bias: the summand of the scores.
+            averaging: a mask of which a row without any score that counts makes an average, as equal scores do.
+        """
+        query = self._operand(builder, attention.query)
+        if averaging is not None:
+            rows, zero = self._rows(builder, averaging, attention), builder.constant(np.asarray(0.0, np.float32))
+            query = builder.node("Where", [rows, query, zero], dtype=ir.DataType.FLOAT)
+        key, value = (
+            (self._in_heads if each.places else self._operand)(builder, each)
+            for each in (attention.key, attention.value)
+        )
+        inputs = [query, key, value, None, None, bias]
+        return self._fused(builder, "MultiHeadAttention", inputs, _attributes(attention))
 
     def _operand(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
         """Return an operand of shape [batch, rows, width]."""
-        value = operand.whole
+        value = self._in_three_axes(builder, operand)
         if operand.parts > 1:
-            for part in range(operand.parts):
-                if (value, part) not in self._rearranged:
-                    self._split(builder, operand)
+            if (value, operand.part) not in self._rearranged:
+                self._split(builder, value, operand)
             value = self._rearranged[(value, operand.part)]
         return self._batch_first(builder, value, operand.order)
 
-    def _split(self, builder: NodeBuilder, operand: Operand) -> None:
+    def _split(self, builder: NodeBuilder, whole: ir.Value, operand: Operand) -> None:
         widths = builder.constant(np.full(operand.parts, operand.width, np.int64))
-        values = builder.nodes("Split", [operand.whole, widths], operand.parts, {"axis": 2}, ir.DataType.FLOAT)
+        values = builder.nodes("Split", [whole, widths], operand.parts, {"axis": 2}, ir.DataType.FLOAT)
         for part, value in enumerate(values):
-            self._rearranged[(operand.whole, part)] = value
+            self._rearranged[(whole, part)] = value
+
+    def _in_three_axes(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        """Return the whole of an operand with its axes of batch and rows, and one for all else."""
+        whole, places = operand.whole, operand.places
+        if not places and not operand.is_flat:
+            return whole
+        key = (whole, places, operand.order, operand.batch)
+        if key not in self._rearranged:
+            value, wanted = whole, [0, 0, operand.width]
+            if places:
+                batch, heads, rows, size = places
+                value = self._turned(builder, value, (batch, rows, heads, size))
+            else:
+                outer = [operand.batch, operand.rows] if operand.order == BATCH_FIRST else [operand.rows, operand.batch]
+                wanted = [dim if isinstance(dim, int) else -1 for dim in (*outer, operand.width * operand.parts)]
+            shape = builder.constant(np.asarray(wanted, np.int64))
+            self._rearranged[key] = builder.node("Reshape", [value, shape], dtype=ir.DataType.FLOAT)
+        return self._rearranged[key]
+
+    def _in_heads(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        """Return an operand of shape [batch, heads, rows, size]."""
+        return self._turned(builder, operand.whole, operand.places)
+
+    def _turned(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
+        if order == tuple(range(len(order))):
+            return value
+        if (value, "turned", order) not in self._rearranged:
+            turned = builder.node("Transpose", [value], {"perm": list(order)}, ir.DataType.FLOAT)
+            self._rearranged[(value, "turned", order)] = turned
+        return self._rearranged[(value, "turned", order)]
 
     def _batch_first(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, int]) -> ir.Value:
         if order == BATCH_FIRST:
@@ -190,10 +238,7 @@ class _Writer:
         maker = value.producer()
         if maker is not None and turns(maker, (1, 0, 2)) and maker.inputs[0] is not None:
             return maker.inputs[0]
-        if (value, "turned") not in self._rearranged:
-            turned = builder.node("Transpose", [value], {"perm": [1, 0, 2]}, ir.DataType.FLOAT)
-            self._rearranged[(value, "turned")] = turned
-        return self._rearranged[(value, "turned")]
+        return self._turned(builder, value, (1, 0, 2))
 
     def _fused(
         self, builder: NodeBuilder, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, object]
@@ -247,7 +292,9 @@ class _Writer:
             for mask in masks[1:]:
                 total = builder.node("Add", [total, self._summand(builder, mask)], dtype=ir.DataType.FLOAT)
             shape = self._sizes.broadcast([shape_of_mask(mask, self._sizes) for mask in masks])
-            if shape is None or len(shape) != 4 or shape[2:] != sides:
+            if shape is not None and len(shape) in (2, 3) and shape[-2:] == sides:
+                total = self._with_axes(builder, "Unsqueeze", total, list(range(4 - len(shape))))
+            elif shape is None or len(shape) != 4 or shape[2:] != sides:
                 total = builder.node("Expand", [total, self._square(builder, attention)], dtype=ir.DataType.FLOAT)
             self._masks[key] = total
         return self._masks[key]
@@ -287,34 +334,54 @@ class _Writer:
 
     def _square(self, builder: NodeBuilder, attention: Found) -> ir.Value:
         ones = builder.constant(np.asarray([1, 1], np.int64))
-        sides = [self._size(builder, each.whole, each.order[1]) for each in (attention.query, attention.key)]
+        sides = [self._rows_of(builder, each) for each in (attention.query, attention.key)]
         return builder.node("Concat", [ones, *sides], {"axis": 0}, ir.DataType.INT64)
 
-    def _size(self, builder: NodeBuilder, value: ir.Value, axis: int) -> ir.Value:
+    def _rows_of(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        if operand.places:
+            value, axis = operand.whole, operand.places[2]
+        else:
+            value, axis = self._in_three_axes(builder, operand), operand.order[1]
         shape = builder.node("Shape", [value], None, ir.DataType.INT64)
         return builder.node("Gather", [shape, builder.constant(np.asarray([axis], np.int64))], None, ir.DataType.INT64)
 
+    def _averages(self, masks: Sequence[Mask]) -> bool:
+        """Whether rows without any score that counts are averages: their scores are replaced by one number.
+
+        As a summand, in a format in which it is small, it would leave them.
+        """
+        return self._rows_can_be_told(masks) and masks[0].replaces and bool(np.isfinite(masks[0].filler))
+
     def _rows_can_be_told(self, masks: Sequence[Mask]) -> bool:
-        shape = shape_of_mask(masks[0], self._sizes)
-        return len(masks) == 1 and masks[0].allowed and shape is not None and len(shape) == 4 and shape[1] == 1
+        shape = shape_of_mask(masks[0], self._sizes) if len(masks) == 1 and masks[0].allowed else None
+        return shape is not None and 1 < len(shape) <= 4 and shape[-3:-2] in ((), (1,))
 
     def _rows(self, builder: NodeBuilder, mask: Mask, attention: Found) -> ir.Value:
         """Return [batch, queries, 1]: whether any score of the row counts."""
-        key = ("rows", mask, attention.query.rows, attention.key.rows)
+        key = ("rows", mask, attention.query.rows, attention.key.rows, attention.causal)
         if key not in self._masks:
             # Not by the mask's numbers: where its "minus infinity" is read only by attentions, they may be low.
+            # They are added up, since ONNX Runtime has a kernel of its own for sums, and none for the largest.
             unit, none = (builder.constant(np.asarray(number, np.float32)) for number in (1.0, 0.0))
             choice = [none, unit] if mask.inverted else [unit, none]
-            best = builder.node("Where", [self._in_place(builder, mask), *choice], dtype=ir.DataType.FLOAT)
-            axes = [-1]
-            attributes: dict[str, object]
-            inputs, attributes = [best], {"axes": axes, "keepdims": 0}
-            if self._opset >= _REDUCES_BY_INPUT:
-                inputs, attributes = [best, builder.constant(np.asarray(axes, np.int64))], {"keepdims": 0}
-            best = builder.node("ReduceMax", inputs, attributes, ir.DataType.FLOAT)
-            row_counts = builder.node("Greater", [best, none], None, ir.DataType.BOOL)
-            self._masks[key] = builder.node("Transpose", [row_counts], {"perm": [0, 2, 1]}, ir.DataType.BOOL)
+            counts = builder.node("Where", [self._in_place(builder, mask), *choice], dtype=ir.DataType.FLOAT)
+            if attention.causal:
+                square = builder.node("Expand", [unit, self._square(builder, attention)], dtype=ir.DataType.FLOAT)
+                past = builder.node("Trilu", [square], {"upper": 0}, ir.DataType.FLOAT)
+                counts = builder.node("Mul", [counts, past], dtype=ir.DataType.FLOAT)
+            last = builder.constant(np.asarray([-1], np.int64))
+            total = builder.node("ReduceSum", [counts, last], {"keepdims": 1}, ir.DataType.FLOAT)
+            some = builder.node("Greater", [total, none], None, ir.DataType.BOOL)
+            has_heads = attention.causal or len(shape_of_mask(mask, self._sizes) or ()) == 4
+            self._masks[key] = self._with_axes(builder, "Squeeze", some, [1]) if has_heads else some
         return self._masks[key]
+
+
+def _attributes(attention: Found) -> dict[str, object]:
+    attributes: dict[str, object] = {"num_heads": attention.query.heads, "scale": attention.scale}
+    if attention.causal:
+        attributes["unidirectional"] = 1
+    return attributes
 
 
 def _columns(constant: ir.Value, part: Projection) -> np.ndarray:
@@ -328,12 +395,20 @@ def _small(value: ir.Value) -> np.ndarray | None:
     return None if tensor is not None and tensor.size > 1 << 20 else constant_array(value)
 
 
-def _leaves_each_row_some(mask: Mask) -> bool:
-    """Whether at least one score of each row counts, by the constants of a mask."""
+def _leaves_each_row_some(mask: Mask, *, causal: bool) -> bool:
+    """Whether at least one score of each row counts, by the constants of a mask.
+
+    Args:
+        mask: the mask.
+        causal: of a row only the scores up to its own place may count.
+    """
     array = _small(mask.value)
     if array is None or not array.ndim or (mask.places is not None and mask.places[-1] != 3):
         return False
     counts = array.astype(bool) != mask.inverted if mask.allowed else array > -np.inf
+    if causal and counts.shape[-1] > 1:
+        has_rows = counts.ndim > 1 and counts.shape[-2] > 1 and mask.places in (None, (0, 1, 2, 3))
+        counts = np.tril(counts) if has_rows else counts[..., :1]  # the first row has the first score alone
     return bool(counts.any(axis=-1).all())
 
 

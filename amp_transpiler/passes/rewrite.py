@@ -38,6 +38,7 @@ class Rewrite:
         applies: whether a match is replaced; None for always. It is asked for each way of matching, and edits nothing.
         attributes: those of the replacement's last node; None for none.
         domain: that of the replacement's last node.
+        constants: those that the replacement reads by other names than the pattern's; None for none.
     """
 
     pattern: str
@@ -45,6 +46,7 @@ class Rewrite:
     applies: Callable[[Binding], bool] | None = None
     attributes: Callable[[Binding], Mapping[str, object]] | None = None
     domain: str = ""
+    constants: Callable[[Binding], Mapping[str, np.ndarray]] | None = None
 
 
 def rewrite(model: ir.Model, rows: Iterable[Rewrite], nodes: Iterable[ir.Node] | None = None) -> int:
@@ -105,7 +107,9 @@ def _replace(row: Rewrite, binding: Binding, names: Callable[[], NameAllocator])
     last, call, unread = binding.last, _last_call(row), set(binding.nodes)
     if call is not None:
         builder = NodeBuilder(last, names())
-        inputs = [_write(argument, binding, builder) for argument in call.arguments]
+        constants = {} if row.constants is None else row.constants(binding)
+        values = {**binding.values, **{name: builder.constant(array) for name, array in constants.items()}}
+        inputs = [_write(argument, values, builder) for argument in call.arguments]
         attributes = None if row.attributes is None else row.attributes(binding)
         builder.become(call.op_type, inputs, attributes, row.domain)
         unread.remove(last)
@@ -117,12 +121,12 @@ def _replace(row: Rewrite, binding: Binding, names: Callable[[], NameAllocator])
         remove_unread(node)
 
 
-def _write(term: Term, binding: Binding, builder: NodeBuilder) -> ir.Value:
+def _write(term: Term, values: Mapping[str, ir.Value], builder: NodeBuilder) -> ir.Value:
     """Return the value of a part of a replacement, new unless it is a name."""
     if isinstance(term, Call):
-        return builder.node(term.op_type, [_write(argument, binding, builder) for argument in term.arguments])
+        return builder.node(term.op_type, [_write(argument, values, builder) for argument in term.arguments])
     if term.number is None:
-        return binding[term.name]
+        return values[term.name]
     dtype = builder.anchor.outputs[0].dtype
     assert dtype is not None  # it was asked for
     return builder.constant(np.asarray(term.number).astype(dtype.numpy()), dtype)

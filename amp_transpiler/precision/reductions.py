@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.product_operands import stacked_shape
 
 __all__ = ["terms"]
 
@@ -30,7 +31,7 @@ def _shape(node: ir.Node, index: int, sizes: Sizes) -> _Shape:
 
 def _product(node: ir.Node, sizes: Sizes) -> int:
     """The inner dimension of a matrix product."""
-    first = _shape(node, 0, sizes)
+    first = stacked_shape(node, 0, _shape(node, 0, sizes))
     if not first:
         return 0
     return first[-2] if node.attributes.get_int("transA", 0) and len(first) > 1 else first[-1]

@@ -21,7 +21,7 @@ from amp_transpiler.graph.walk import is_used
 if TYPE_CHECKING:
     from amp_transpiler.program.packed_state import Stack
 
-__all__ = ["Assembled", "assemble", "with_algorithms", "with_values", "written_model"]
+__all__ = ["Assembled", "assemble", "prune", "with_algorithms", "with_values", "written_model"]
 
 
 class _Program(Protocol):
@@ -96,7 +96,7 @@ def assemble(program: _Program, fetch: Sequence[str], *, updates: bool = True, k
     outputs = _Outputs(program.model.clone())
     fetches = {name: outputs.add(source) for name, source in sources.items()}
     updated = {name: outputs.add(source) for name, source in replaced.items() if name not in known}
-    _prune(outputs.model)
+    prune(outputs.model)
     inputs = [str(value.name) for value in outputs.model.graph.inputs]
     return Assembled(
         outputs.model,
@@ -131,7 +131,7 @@ def written_model(program: _Complete) -> ir.Model:
     for name in outputs:
         chosen.add(name)
     if not program.training_info:  # an algorithm reads the graph too
-        _prune(chosen.model)
+        prune(chosen.model)
     return chosen.model
 
 
@@ -169,7 +169,7 @@ class _Outputs:
         return self._identities[name]
 
 
-def _prune(model: ir.Model) -> None:
+def prune(model: ir.Model) -> None:
     """Remove nodes, inputs and constants that no output needs."""
     graph = model.graph
     common.RemoveUnusedNodesPass()(model)

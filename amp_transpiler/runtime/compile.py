@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
+import pathlib
+import tempfile
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
@@ -25,6 +29,8 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.feeds import ValueInfo, model_inputs
 from amp_transpiler.runtime.finite import add_finite_check
 from amp_transpiler.runtime.gemm_options import gemm_option
+from amp_transpiler.runtime.in_place import in_place_obstacle
+from amp_transpiler.runtime.in_place_graphs import InPlaceGraph
 from amp_transpiler.runtime.index_checks import IndexChecks, find_index_checks
 from amp_transpiler.runtime.known_updates import Known, known_updates
 from amp_transpiler.runtime.lowering import ready_to_open, worth_on
@@ -33,12 +39,14 @@ from amp_transpiler.runtime.ort import SessionSettings
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.step_graphs import StepGraph, open_capturing
 from amp_transpiler.runtime.step_options import StepOptions
+from amp_transpiler.runtime.unfetched_losses import leave_out, unfetched_losses
 from amp_transpiler.training_passes import (
     AddInPlace,
     ComputeLate,
     FreeUnread,
     FuseBiases,
     PlainForCpu,
+    ReadBeforeUpdate,
     ReduceInStages,
     ShortenScatters,
     SimplifyConcats,
@@ -48,6 +56,8 @@ from amp_transpiler.training_passes import (
 from amp_transpiler.training_passes.alive import Memory
 
 __all__ = ["CompiledStep", "Watch", "compile_step", "open_ready", "open_step"]
+
+_logger = logging.getLogger(__name__)
 
 # Bytes of a step, which has no weights: optimizing a larger one takes longer than to keep and to find its graph.
 _WORTH_KEEPING = 1 << 17
@@ -92,7 +102,7 @@ class CompiledStep:
     checks: IndexChecks
     not_finite: str = ""
     stacks: tuple[Stack, ...] = ()
-    graph: StepGraph | None = None
+    graph: StepGraph | InPlaceGraph | None = None
     results: int = 0
     known: Mapping[str, Known] = dataclasses.field(default_factory=dict)
 
@@ -128,7 +138,8 @@ def compile_step(
     known = known_updates(program) if updates and not watch.finite else {}
     if known and not fetch and len(known) == len(program.updates):
         return CompiledStep(None, (), {}, {}, {}, IndexChecks(), known=known)
-    assembled = assemble(program, fetch, updates=updates, known=known)
+    losses = unfetched_losses(program, fetch) if updates else ()
+    assembled = assemble(program, (*fetch, *losses), updates=updates, known=known)
     checks = find_index_checks(assembled) if watch.indices else IndexChecks()
     not_finite = add_finite_check(assembled, program.outputs) if watch.finite else ""
     ready = ready_to_open(
@@ -139,8 +150,20 @@ def compile_step(
         weight_gradients=options.formulation(place),
         tensor_cores=not place.in_main_memory,
     )
-    step = open_ready(ready, place, options)
+    if options.in_place and (why := _needs_old_state(watch, checks, known)):
+        _logger.warning("a step writes no state in place: %s", why)
+        options = dataclasses.replace(options, in_place=False)
+    step = open_ready(leave_out(ready, losses), place, options)
     return dataclasses.replace(step, checks=checks, not_finite=not_finite, known=known)
+
+
+def _needs_old_state(watch: Watch, checks: IndexChecks, known: Mapping[str, Known]) -> str:
+    """Return why the state of before a step is needed after it, or an empty string."""
+    if watch.finite:
+        return "a step whose values are not finite is to change nothing"
+    if checks.computed:
+        return "a step that has computed an index out of range is to change nothing"
+    return "some of it is replaced without computing it" if known else ""
 
 
 def open_step(
@@ -150,7 +173,7 @@ def open_step(
 
     It opens sooner than a step of `compile_step`; what only makes steps faster is left out of `options`.
     """
-    plain = dataclasses.replace(options, cuda_graph=False)
+    plain = dataclasses.replace(options, cuda_graph=False, in_place=False)
     return open_ready(ready_to_open(assembled, shapes), place, plain, optimize=False)
 
 
@@ -183,6 +206,9 @@ def open_ready(
     state = {name: types[name] for name in assembled.state}
     lean = is_part or has_backward_pass(assembled.model)
     model, fuse = _for_place(assembled.model, place, emulated=options.emulate, lean=lean, threads=threads)
+    if options.in_place:
+        infer_shapes(model)
+        PassManager([ReadBeforeUpdate(assembled.updates)])(model)
     message = to_proto(model).SerializeToString()
     settings = SessionSettings(
         optimize=optimize,
@@ -197,9 +223,8 @@ def open_ready(
         cached=len(message) >= _WORTH_KEEPING,
     )
     with gemm_option(options.tiling_accum, place):
-        captured = open_capturing(message, model, settings, place) if options.cuda_graph and feeds else None
-        session = captured or open_with_options(message, settings, place)
-    graph = StepGraph(captured, place, assembled.updates) if captured else None
+        graph = _graph(message, model, assembled.updates, settings, place, options) if feeds else None
+        session = graph.session if graph else open_with_options(message, settings, place)
     return CompiledStep(
         session,
         feeds,
@@ -211,6 +236,35 @@ def open_ready(
         graph=graph,
         results=_most_alive(model) if settings.shared_memory and graph is None and lean else 0,
     )
+
+
+def _graph(
+    message: bytes,
+    model: ir.Model,
+    updates: Mapping[str, str],
+    settings: SessionSettings,
+    place: Place,
+    options: StepOptions,
+) -> StepGraph | InPlaceGraph | None:
+    """Return what runs a model as CUDA graphs; None if it is run as it is."""
+    if not options.cuda_graph:
+        return None
+    if not options.in_place:
+        session = open_capturing(message, model, settings, place)
+        return StepGraph(session, place, updates) if session else None
+    with tempfile.TemporaryDirectory(prefix="amp-transpiler-step-") as folder:
+        path = pathlib.Path(folder) / "optimized.onnx"
+        watched = dataclasses.replace(settings, cached=False, written_to=os.fspath(path))
+        session = open_capturing(message, model, watched, place)
+        if session is None:
+            return None
+        optimized = ir.load(path)
+        optimized.graph.sort()
+        why = in_place_obstacle(optimized, updates)
+    if why:
+        _logger.warning("a step writes no state in place: %s", why)
+        return StepGraph(session, place, updates)
+    return InPlaceGraph(session, place, updates)
 
 
 def _refuse_others_than_tensors(assembled: Assembled) -> None:

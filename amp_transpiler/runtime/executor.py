@@ -26,6 +26,7 @@ from amp_transpiler.runtime.feeds import check_feeds
 from amp_transpiler.runtime.finite import add_probes, describe
 from amp_transpiler.runtime.flags import flag
 from amp_transpiler.runtime.gemm_options import warn_without_effect
+from amp_transpiler.runtime.in_place_graphs import InPlaceGraph
 from amp_transpiler.runtime.ort import RUN_ERRORS
 from amp_transpiler.runtime.places import Place, to_host
 from amp_transpiler.runtime.run_errors import NO_VALUE, explained, plain, wrong_state
@@ -148,7 +149,11 @@ class StepExecutor:
         scope: Scope,
     ) -> dict[str, onnxruntime.OrtValue]:
         """Run a compiled step of a program, and return its outputs."""
-        return self._run(step, feeds, self._state(step, scope))
+        state = self._state(step, scope)
+        if isinstance(step.graph, InPlaceGraph) and _holds_its_types(scope, step):
+            state = step.graph.take_in(state)
+            replace(scope, {name: state[name] for name in step.updates}, {stack.name: stack for stack in step.stacks})
+        return self._run(step, feeds, state)
 
     def tell_others(self, error: BaseException) -> None:
         """Say why a run does not take place, where other processes wait for it: here there are none."""
@@ -282,7 +287,7 @@ class StepExecutor:
     ) -> dict[str, np.ndarray]:
         """Return values of a step; none if they need a node that fails, or something that was not fed."""
         try:
-            plain = dataclasses.replace(self._options, cuda_graph=False)  # it runs once
+            plain = dataclasses.replace(self._options, cuda_graph=False, in_place=False)  # it runs once
             step = compile_step(program, names, _shapes(arrays), self.place, plain, updates=False)
             outputs = self._run(step, _fed(step, arrays), self._state(step, scope))
         except NO_VALUE:
@@ -387,6 +392,15 @@ def _without_shapes(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _with_shapes(key: tuple[Any, ...], shapes: Any) -> tuple[Any, ...]:
     return (*key[:_SHAPES], shapes, *key[_SHAPES + 1 :])
+
+
+def _holds_its_types(scope: Scope, step: CompiledStep) -> bool:
+    """Whether a scope has all that a step replaces in the step's types, in stacks where it has these."""
+    stacks = {stack.name: stack for stack in step.stacks}
+    return all(
+        scope.has_stack(stacks[name]) if name in stacks else not _has_other_type(scope.held(name), step.state[name])
+        for name in step.updates
+    )
 
 
 def _has_other_type(value: onnxruntime.OrtValue, dtype: ir.DataType) -> bool:

@@ -30,6 +30,7 @@ from amp_transpiler.training_passes import (
     CUDA_WORTH,
     AttentionSums,
     BiasColumns,
+    BiasGradients,
     CancelTransposes,
     CastTogether,
     CentreByProducts,
@@ -52,9 +53,12 @@ from amp_transpiler.training_passes import (
     PadInLow,
     PlaceCasts,
     PointwiseProducts,
+    PositionsFirst,
     ReadUnrounded,
     Recompute,
     RoundSlopes,
+    ScaleGradients,
+    ScaleInLow,
     SplitRows,
     SumByProducts,
     WeightGradients,
@@ -129,7 +133,7 @@ def lower(assembled: Assembled, *, by_rows: bool = True, weight_gradients: Formu
         state = tuple(dict.fromkeys((*state, RANDOM_SEED, RANDOM_STEP)))
     verify(model, "lowering the training program", propagate_types(model))
     legal = [Legalize(CUDA, FLOAT16), Legalize(CUDA, BFLOAT16), GuardVectors()]
-    PassManager([*legal, MergeEqual(), PlaceCasts()])(model)
+    PassManager([*legal, ScaleInLow(), MergeEqual(), PlaceCasts()])(model)
     return dataclasses.replace(assembled, state=state)
 
 
@@ -160,7 +164,8 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
     if tensor_cores:
         leaner = [DeadKeyBiases(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
         means = CentreByProducts() if is_low else MeanByProducts()
-        PassManager([*leaner, means, BiasColumns(), FuseUpdates()])(model)
+        biases = [BiasColumns(), BiasGradients()]
+        PassManager([*leaner, means, *biases, ScaleGradients(), FuseUpdates(), PositionsFirst()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)

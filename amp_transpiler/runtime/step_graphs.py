@@ -24,7 +24,7 @@ from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.uploads import Uploads
 from amp_transpiler.runtime.values import detached
 
-__all__ = ["StepGraph", "open_capturing", "step_obstacle"]
+__all__ = ["StepGraph", "open_capturing", "run_options", "run_plain", "step_obstacle"]
 
 _logger = logging.getLogger(__name__)
 
@@ -105,13 +105,13 @@ class StepGraph:
         updates: persistable name -> output that replaces it.
 
     Attributes:
+        session: the session.
         refused: why the device would not capture; empty unless that happened.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, place: Place, updates: Mapping[str, str]) -> None:
         self.refused = ""
-        self._session, self._place, self._updates = session, place, updates
-        self._names = [output.name for output in session.get_outputs()]
+        self.session, self._place, self._updates = session, place, updates
         self._uploads: Uploads | None = None
         self._buffers: list[dict[str, onnxruntime.OrtValue]] = []  # graph i writes set i, and reads the other
         self._bindings: dict[int, onnxruntime.IOBinding] = {}
@@ -132,7 +132,7 @@ class StepGraph:
             self._load(side, state)
             binding = self._bindings.get(side) or self._bind(self._uploads, side, feeds)
             self._uploads.copy(feeds, side)
-            self._session.run_with_iobinding(binding, _options(str(side + 1)))
+            self.session.run_with_iobinding(binding, run_options(str(side + 1)))
         except ort.ORT_ERRORS as error:
             self.refused = ort.error_text(error)
             _logger.warning("no CUDA graph of this step: %s", self.refused)
@@ -148,16 +148,8 @@ class StepGraph:
         self, uploads: Uploads, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
     ) -> dict[str, onnxruntime.OrtValue]:
         side = len(self._buffers) % _SIDES
-        binding = self._session.io_binding()
         uploads.copy(feeds, side)
-        uploads.bind(binding, feeds, side)
-        for name, value in state.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in self._names:
-            self._place.bind_output(binding, name)
-        self._session.run_with_iobinding(binding, _options(NOT_CAPTURED))
-        uploads.queued(side)
-        outputs = dict(zip(self._names, map(detached, binding.get_outputs()), strict=True))
+        outputs = run_plain(self.session, self._place, uploads, side, feeds, state)
         if len(self._buffers) < _SIDES:
             self._buffers.append(outputs)
         return dict(outputs)
@@ -186,9 +178,9 @@ class StepGraph:
 
     def _bind(self, uploads: Uploads, side: int, feeds: Mapping[str, np.ndarray]) -> onnxruntime.IOBinding:
         uploads.copy(feeds, side)  # makes room, whose addresses then stay
-        binding = self._session.io_binding()
+        binding = self.session.io_binding()
         uploads.bind(binding, feeds, side)
-        inputs = {value.name for value in self._session.get_inputs()}
+        inputs = {value.name for value in self.session.get_inputs()}
         for name, value in {**self._fixed, **self._read(side)}.items():
             if name in inputs:
                 binding.bind_ortvalue_input(name, value)
@@ -198,8 +190,39 @@ class StepGraph:
         return binding
 
 
+def run_plain(
+    session: onnxruntime.InferenceSession,
+    place: Place,
+    uploads: Uploads,
+    slot: int,
+    feeds: Mapping[str, np.ndarray],
+    state: Mapping[str, onnxruntime.OrtValue],
+) -> dict[str, onnxruntime.OrtValue]:
+    """Queue a run that is not captured, and return its outputs, whose memory is new.
+
+    Args:
+        session: what `open_capturing` returned.
+        place: where it runs.
+        uploads: has copied the feeds.
+        slot: where they lie.
+        feeds: input name -> what was copied.
+        state: the other inputs by name.
+    """
+    binding = session.io_binding()
+    uploads.bind(binding, feeds, slot)
+    for name, value in state.items():
+        binding.bind_ortvalue_input(name, value)
+    names = [output.name for output in session.get_outputs()]
+    for name in names:
+        place.bind_output(binding, name)
+    session.run_with_iobinding(binding, run_options(NOT_CAPTURED))
+    uploads.queued(slot)
+    return dict(zip(names, map(detached, binding.get_outputs()), strict=True))
+
+
 @functools.cache
-def _options(graph: str) -> onnxruntime.RunOptions:
+def run_options(graph: str) -> onnxruntime.RunOptions:
+    """Return the options of a run that is captured or repeated under a name, or is `NOT_CAPTURED`."""
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("gpu_graph_id", graph)
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")

@@ -33,6 +33,7 @@ class StepOptions:
         recompute: whether the backward pass computes cheap activations again.
         weight_gradients: the formulation of convolutions' weight gradients.
         cuda_graph: whether steps are run as CUDA graphs if possible.
+        in_place: whether steps that are run as CUDA graphs write state where it lies, if possible.
         provider_options: options of ONNX Runtime's CUDA provider, over those of `provider_options.CUDA_OPTIONS`, but
             none of `REFUSED_OPTIONS`.
     """
@@ -42,18 +43,22 @@ class StepOptions:
     recompute: bool = False
     weight_gradients: Formulation = "auto"
     cuda_graph: bool = False
+    in_place: bool = False
     provider_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def check(self, place: Place) -> None:
         """Check that each option exists, on a place.
 
         Raises:
-            OptionError: one has a value that it cannot have, or a provider option is the executor's own.
+            OptionError: one has a value that it cannot have, or needs another, or a provider option is the executor's
+                own.
             EnvironmentProblem: one is for CUDA only, and the place is another.
         """
         check_tiling_accum(self.tiling_accum, place)
         if self.weight_gradients not in (known := get_args(Formulation)):
             raise OptionError(f"weight_gradients must be one of {known}, got {self.weight_gradients!r}")
+        if self.in_place and not self.cuda_graph:
+            raise OptionError("in_place=True is for steps that are run as CUDA graphs: give cuda_graph=True, too")
         if self.provider_options and not place.has_provider_options:
             raise EnvironmentProblem(
                 f"provider_options is for ONNX Runtime's CUDA provider, but this runs on {place}: leave it out"

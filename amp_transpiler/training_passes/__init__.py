@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.add_in_place import AddInPlace as AddInPlace
     from amp_transpiler.training_passes.attention_sums import AttentionSums as AttentionSums
     from amp_transpiler.training_passes.bias_columns import BiasColumns as BiasColumns
+    from amp_transpiler.training_passes.bias_gradients import BiasGradients as BiasGradients
     from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
     from amp_transpiler.training_passes.centre_by_products import CentreByProducts as CentreByProducts
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.place_casts import VIEWS as VIEWS, PlaceCasts as PlaceCasts
     from amp_transpiler.training_passes.plain_for_cpu import PlainForCpu as PlainForCpu
     from amp_transpiler.training_passes.pointwise_products import PointwiseProducts as PointwiseProducts
+    from amp_transpiler.training_passes.positions_first import PositionsFirst as PositionsFirst
+    from amp_transpiler.training_passes.read_before_update import ReadBeforeUpdate as ReadBeforeUpdate
     from amp_transpiler.training_passes.read_unrounded import ReadUnrounded as ReadUnrounded
     from amp_transpiler.training_passes.recompute import (
         Recompute as Recompute,
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     )
     from amp_transpiler.training_passes.reduce_in_stages import ReduceInStages as ReduceInStages
     from amp_transpiler.training_passes.round_slopes import RoundSlopes as RoundSlopes
+    from amp_transpiler.training_passes.scale_gradients import ScaleGradients as ScaleGradients
+    from amp_transpiler.training_passes.scale_in_low import ScaleInLow as ScaleInLow
     from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
     from amp_transpiler.training_passes.shorten_scatters import ShortenScatters as ShortenScatters
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats

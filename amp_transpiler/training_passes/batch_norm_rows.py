@@ -9,8 +9,7 @@ deviation of `g`, `d` that of the data,
     dx = scale * s / d * (normalised g - r * normalised x),  dscale = n * s * r,  dbias = n * mean of g.
 
 The combination keeps its factors in float32 beside 16-bit data, by an operator of ONNX Runtime whose kernel is
-elementwise: `HyperConnectionPostMix` of `com.microsoft`, with one stream; and so does the scaling of bfloat16, by
-`HyperConnectionPreMix`.
+elementwise: `HyperConnectionPostMix` of `com.microsoft`, with one stream.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _TINY = 1e-36  # in place of epsilon for gradients: it must be small beside the 
 
 def can_be_rows(x: ir.Value, opset: int) -> bool:
     """Whether the data can be normalised by rows."""
-    mixes = all(signature(CONTRIB, op, 1) is not None for op in ("HyperConnectionPostMix", "HyperConnectionPreMix"))
+    mixes = signature(CONTRIB, "HyperConnectionPostMix", 1) is not None
     has_sizes = is_static(x) and len(shape_of(x)) > 1 and math.prod(shape_of(x)) > 0
     return has_sizes and mixes and opset >= _LAYER_NORM and x.dtype in _TYPES
 
@@ -83,23 +82,9 @@ def normalise(builder: GraphBuilder, x: ir.Value, epsilon: float) -> Rows:
 
 
 def affine(builder: GraphBuilder, rows: Rows, scale: ir.Value, bias: ir.Value) -> ir.Value:
-    """Return normalised data, whose rows are views, times `scale` plus `bias`, which are [C]: in their shape and type.
-
-    BatchNormalization with given statistics computes it in one kernel, whose factors have the type of the data. CUDA
-    has none for bfloat16.
-    """
-    if rows.values.dtype != ir.DataType.BFLOAT16:
-        zeros = builder.constant(np.zeros(rows.channels))
-        return affine_of_data(builder, builder.reshape(rows.values, rows.shape), scale, bias, zeros)
-    values = rows.values
-    column = builder.reshape(scale, [rows.channels, 1])
-    if scale.dtype == values.dtype:
-        scaled = builder.mul(values, column)
-    else:
-        streams = builder.reshape(values, [rows.channels, 1, rows.count])
-        scaled = contrib(builder, "HyperConnectionPreMix", [streams, column], {}, values.dtype, shape_of(values))
-    shift = builder.reshape(builder.cast(bias, values.dtype), [rows.channels, 1])
-    return builder.reshape(builder.add(scaled, shift), rows.shape)
+    """Return normalised data, whose rows are views, times `scale` plus `bias`, [C] both: in their shape and type."""
+    zeros = builder.constant(np.zeros(rows.channels))
+    return affine_of_data(builder, builder.reshape(rows.values, rows.shape), scale, bias, zeros)
 
 
 def _slope(builder: GraphBuilder, rows: Rows, scale: ir.Value) -> ir.Value:

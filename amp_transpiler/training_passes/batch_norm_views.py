@@ -10,10 +10,10 @@ each. With `m` the mean of a channel, `i` 1 over its deviation and `n` the count
     dscale = i * (sum of g * x - m * sum of g),  dbias = sum of g,
     dx = a * g + b * (x - m) + c,  a = scale * i,  b = -a * i * dscale / n,  c = -a * dbias / n.
 
-BatchNormalization with given statistics computes what is behind `a * g` in one kernel. The sums of rows are products:
-of `g` with ones and of `g` with `x`, row by row or matrix by matrix. In 16 bits their results are divided by the root
-of the length of a row, as which the sum of independent numbers grows, so that it neither overflows nor vanishes; they
-are added up in float32.
+BatchNormalization with given statistics computes what is behind `a * g` in one kernel, or in bfloat16 a product and a
+sum do. The sums of rows are products: of `g` with ones and of `g` with `x`, row by row or matrix by matrix. In 16 bits
+their results are divided by the root of the length of a row, as which the sum of independent numbers grows, so that it
+neither overflows nor vanishes; they are added up in float32.
 """
 
 from __future__ import annotations
@@ -88,11 +88,27 @@ def _over_rows(builder: GraphBuilder, op_type: str, values: ir.Value) -> ir.Valu
 def affine(
     builder: GraphBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, mean: ir.Value, deviation: float = 1.0
 ) -> ir.Value:
-    """Return `(x - mean) / deviation * scale + bias`, by one kernel, whose factors have the type of the data."""
+    """Return `(x - mean) / deviation * scale + bias`, by one kernel, whose factors have the type of the data.
+
+    CUDA has none for bfloat16, of which the range is large enough for any factor: a product and a sum compute it.
+    """
+    if x.dtype == ir.DataType.BFLOAT16:
+        return _affine_in_bfloat16(builder, x, scale, bias, mean, deviation)
     variance = np.full(shape_of(x)[1], deviation**2 - _EPSILON)
     inputs = [builder.cast(value, x.dtype) for value in (scale, bias, mean)]
     inputs.append(builder.constant(variance, x.dtype))
     return builder.op("BatchNormalization", [x, *inputs], {"epsilon": _EPSILON})
+
+
+def _affine_in_bfloat16(
+    builder: GraphBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, mean: ir.Value, deviation: float
+) -> ir.Value:
+    """Return what `affine` does; the mean is taken off with the factor as it is rounded."""
+    factor = builder.cast(_times(builder, scale, 1 / deviation), x.dtype)
+    shift = builder.sub(builder.high(bias), builder.mul(builder.high(factor), mean))
+    column = [shape_of(x)[1], *[1] * (len(shape_of(x)) - 2)]
+    product = builder.mul(x, builder.reshape(factor, column))
+    return builder.add(product, builder.reshape(builder.cast(shift, x.dtype), column))
 
 
 def scaled(builder: GraphBuilder, batch: Batch, scale: ir.Value, bias: ir.Value) -> ir.Value:
@@ -101,34 +117,7 @@ def scaled(builder: GraphBuilder, batch: Batch, scale: ir.Value, bias: ir.Value)
     The mean has their type too. In 16 bits it is as far off as they are at that place.
     """
     mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
-    slope = builder.mul(builder.high(scale), inverse)
-    if batch.data.dtype != ir.DataType.BFLOAT16:
-        return affine(builder, batch.data, slope, bias, mean)
-    rows, column = _mixable(builder, batch.data), _by_row(builder, batch.data, slope)
-    shape = [shape_of(rows)[0], shape_of(rows)[2]]
-    product = contrib(builder, "HyperConnectionPreMix", [rows, column], {}, rows.dtype, shape)
-    return _shifted(builder, product, batch, builder.sub(builder.high(bias), builder.mul(slope, mean)))
-
-
-def _mixable(builder: GraphBuilder, x: ir.Value) -> ir.Value:
-    """Return data as one stream a row, [N * C, 1, n], for operators that keep factors of bfloat16 in float32."""
-    n, c, *rest = shape_of(x)
-    return builder.reshape(x, [n * c, 1, math.prod(rest)])
-
-
-def _by_row(builder: GraphBuilder, x: ir.Value, factors: ir.Value, rank: int = 2) -> ir.Value:
-    """Return one number a channel as one a row of `_mixable`: [N * C, 1] or with more axes."""
-    n, c, *_ = shape_of(x)
-    if n > 1:
-        factors = builder.op("Expand", [factors, builder.constant(np.array([n, c], np.int64))])
-    return builder.reshape(factors, [n * c, *[1] * (rank - 1)])
-
-
-def _shifted(builder: GraphBuilder, rows: ir.Value, batch: Batch, shift: ir.Value) -> ir.Value:
-    """Add one number a channel to rows of `_mixable`, and give them the shape of the data."""
-    shape = shape_of(batch.data)
-    column = builder.reshape(builder.cast(shift, rows.dtype), [batch.channels, *[1] * (len(shape) - 2)])
-    return builder.add(builder.reshape(rows, shape), column)
+    return affine(builder, batch.data, builder.mul(builder.high(scale), inverse), bias, mean)
 
 
 def gradients(
@@ -154,7 +143,7 @@ def gradients(
         wanted: which ones.
         pieces: how many rows make up a sample's channel.
         by_matrices: whether the sums of products come from products of matrices; see `ChannelSums.diagonals`.
-        over_slope: whether that of the data is returned over `a`, which what reads it applies. Not in bfloat16.
+        over_slope: whether that of the data is returned over `a`, which what reads it applies.
     """
     rows = ChannelSums.of(batch.data, pieces)
     mean, inverse = (builder.reshape(value, [batch.channels]) for value in (batch.mean, batch.inverse))
@@ -174,10 +163,8 @@ def gradients(
             return {**results, 0: builder.add(g, _moved(builder, g, batch, along, level))}
         slope = builder.mul(builder.high(scale), inverse)
         share = builder.mul(slope, per_number)
-        combine = _combined_in_bfloat16 if g.dtype == ir.DataType.BFLOAT16 else _combined
-        results[0] = combine(
-            builder, g, batch, slope, builder.mul(share, inverse), to_scale, builder.mul(share, to_bias)
-        )
+        along, level = builder.mul(share, inverse), builder.mul(share, to_bias)
+        results[0] = _combined(builder, g, batch, slope, along, to_scale, level)
     return results
 
 
@@ -204,27 +191,7 @@ def _moved(builder: GraphBuilder, g: ir.Value, batch: Batch, along: ir.Value, le
 
 
 def _deviation(g: ir.Value) -> float:
-    return _DEVIATION if g.dtype in LOW_DTYPES else 1.0
-
-
-def _combined_in_bfloat16(
-    builder: GraphBuilder,
-    g: ir.Value,
-    batch: Batch,
-    slope: ir.Value,
-    share: ir.Value,
-    to_scale: ir.Value,
-    level: ir.Value,
-) -> ir.Value:
-    """Return what `_combined` does, by an operator with factors in float32."""
-    along = builder.mul(share, to_scale)
-    streams = _mixable(builder, batch.data)
-    number, _, length = shape_of(streams)
-    factors = _by_row(builder, batch.data, slope), _by_row(builder, batch.data, along, 3)
-    operands = [streams, builder.reshape(g, [number, length]), *factors]
-    mixed = contrib(builder, "HyperConnectionPostMix", operands, {}, g.dtype, [number, 1, length])
-    mean = builder.reshape(batch.mean, [batch.channels])
-    return _shifted(builder, mixed, batch, builder.sub(level, builder.mul(along, mean)))
+    return _DEVIATION if g.dtype == ir.DataType.FLOAT16 else 1.0
 
 
 def _multiplied(

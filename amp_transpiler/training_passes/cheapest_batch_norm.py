@@ -24,6 +24,7 @@ Shape: TypeAlias = tuple[int, ...]
 _LONGEST = 4096  # numbers of a row that one block of threads takes
 _SMALL = 1 << 18  # numbers, up to which the form with the fewest kernels is the fastest: nothing is priced
 _EPSILON = 1e-5  # any: no kernel is slower for it
+_CONV_OF_BFLOAT16 = 22  # the opset from which there is one
 _WORTH = 1e-5  # seconds: what a form that touches the nodes of a convolution must save
 
 
@@ -43,7 +44,7 @@ def cheapest_form(
         return BatchNormForm(0, 0)
     facts = shape, dtype, opset
     apart = min(_forms(shape, dtype), key=lambda form: _seconds(form, *facts))
-    if convolution is None or dtype == ir.DataType.BFLOAT16:  # CUDA has no ConvTranspose of it
+    if convolution is None:
         return apart
     best, least = apart, _seconds(apart, *facts) - _WORTH
     views = min(
@@ -54,7 +55,8 @@ def cheapest_form(
     if seconds < least:
         best, least = slope, seconds
     rows, channels = convolution.weight[:2]
-    if convolution.is_pointwise and convolution.with_weight and channels <= rows:
+    has_conv = dtype != ir.DataType.BFLOAT16 or opset >= _CONV_OF_BFLOAT16
+    if convolution.is_pointwise and convolution.with_weight and channels <= rows and has_conv:
         least += _seconds_of_convolution(convolution, dtype, opset)
         if _seconds_of_moments(convolution, dtype, opset) < least:
             best = BatchNormForm(1, 1, way="moments")

@@ -6,6 +6,7 @@ import dataclasses
 
 import onnx_ir as ir
 
+from amp_transpiler.graph.builder import is_static, rank_of, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
@@ -16,6 +17,7 @@ from amp_transpiler.passes.removal import Removal
 __all__ = ["FuseProducts"]
 
 _DOMAIN = "com.microsoft"
+_MOST_SOURCES = 4  # Transposes and Muls in front of an operand: of a gradient two of each
 _DTYPES = LOW_DTYPES | {ir.DataType.FLOAT}
 
 
@@ -25,7 +27,8 @@ class FuseProducts(Pass[PassResult]):
     The gradient of a product is two such products. ONNX Runtime fuses them too, but not where it has joined the
     Transpose with another one first: then both the matrix and its transpose are computed.
 
-    1. A Transpose before the product that exchanges the last two axes becomes a flag.
+    1. Transposes before the product that exchange the last two axes, or put the first axis behind those of the stack,
+       become flags.
     2. A Mul by one constant number before the product or after it becomes the factor, which is applied in float32.
     3. A product with a bias stays as it is if nothing is transposed on its left: ONNX Runtime makes one Gemm of both.
 
@@ -47,39 +50,65 @@ class _Factor:
 
     Attributes:
         value: what is multiplied.
-        turned: whether its last two axes are exchanged first.
+        order: for each axis of the operand, which one of the value it is.
         scale: the number that it is multiplied with first.
+        sources: the nodes between the value and the operand, the last one first.
     """
 
     value: ir.Value
-    turned: bool = False
+    order: tuple[int, ...]
     scale: float = 1.0
+    sources: tuple[ir.Node, ...] = ()
 
     @classmethod
-    def of(cls, value: ir.Value) -> _Factor:
-        """Look through one Mul by a number and one Transpose, in either order."""
-        factor = cls(value)
-        for _ in range(2):
+    def of(cls, operand: ir.Value, *, in_stacks: bool) -> _Factor:
+        """Look through Muls by a number and Transposes, as far as flags can stand for them.
+
+        Rows before a stack are only read beside an equal stack: `in_stacks`.
+        """
+        factor = furthest = cls(operand, tuple(range(rank_of(operand))))
+        while len(factor.sources) < _MOST_SOURCES:
             node = factor.value.producer()
-            if node is None or not is_standard(node):
+            before = None if node is None or not is_standard(node) else factor._before(node)
+            if before is None:
                 break
-            if node.op_type == "Transpose" and not factor.turned and _exchanges_last_two(node):
-                assert node.inputs[0] is not None
-                factor = dataclasses.replace(factor, value=node.inputs[0], turned=True)
-            elif node.op_type == "Mul" and factor.scale == 1.0 and (scaled := _scaled(node)) is not None:
-                factor = dataclasses.replace(factor, value=scaled[0], scale=scaled[1])
-            else:
-                break
-        return factor
+            factor = before
+            if factor.flags is not None and (in_stacks or not factor.stacked):
+                furthest = factor
+        return furthest
 
+    def _before(self, node: ir.Node) -> _Factor | None:
+        """Return the factor in front of a node that makes its value; None if the node is no part of a factor."""
+        sources = (*self.sources, node)
+        if node.op_type == "Transpose":
+            source, rank = node.inputs[0], len(self.order)
+            assert source is not None
+            moved = node.attributes.get_ints("perm", range(rank - 1, -1, -1))
+            return _Factor(source, tuple(moved[axis] for axis in self.order), self.scale, sources)
+        if node.op_type == "Mul" and self.scale == 1.0 and (scaled := _scaled(node)) is not None:
+            return _Factor(scaled[0], self.order, scaled[1], sources)
+        return None
 
-def _exchanges_last_two(node: ir.Node) -> bool:
-    shape, perm = node.outputs[0].shape, node.attributes.get("perm")
-    if shape is None or len(shape) < 2:
-        return False
-    rank = len(shape)
-    axes = list(perm.as_ints()) if perm is not None else list(reversed(range(rank)))
-    return axes == [*range(rank - 2), rank - 1, rank - 2]
+    @property
+    def flags(self) -> tuple[bool, bool] | None:
+        """Whether the last two axes are exchanged, and whether the rows come before the stack; None if neither does."""
+        axes = list(range(len(self.order)))
+        rows_first = [*axes[1:-1], 0, axes[-1]] if len(axes) > 2 else axes
+        for is_stacked, order in ((False, axes), (True, rows_first)):
+            for is_turned, last in ((False, order[-2:]), (True, order[:-3:-1])):
+                if list(self.order) == [*order[:-2], *last]:
+                    return is_turned, is_stacked
+        return None
+
+    @property
+    def turned(self) -> bool:
+        """Whether the last two axes are exchanged first."""
+        return bool(self.flags and self.flags[0])
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the value has the rows of the matrices first, and the axes of the stack behind them."""
+        return bool(self.flags and self.flags[1])
 
 
 def _scaled(node: ir.Node) -> tuple[ir.Value, float] | None:
@@ -100,26 +129,24 @@ class _Product:
         left, right = node.inputs
         if left is None or right is None or left.dtype not in _DTYPES or not (_is_matrix(left) and _is_matrix(right)):
             return False
-        a, b = _Factor.of(left), _Factor.of(right)
+        in_stacks = is_static(left) and is_static(right) and shape_of(left)[:-2] == shape_of(right)[:-2]
+        a, b = (_Factor.of(operand, in_stacks=in_stacks) for operand in (left, right))
         result, alpha = node.outputs[0], a.scale * b.scale
         after = _scale_after(result)
         if after is not None:
             alpha *= after[1]
             result = after[0].outputs[0]
-        if (
-            not (a.turned or b.turned or alpha != 1.0)
-            or result.is_graph_output()
-            or (not a.turned and _gets_a_bias(result))
-        ):
+        is_plain = not (a.turned or b.turned or a.stacked or b.stacked) and alpha == 1.0
+        if is_plain or result.is_graph_output() or (not a.turned and _gets_a_bias(result)):
             return False
         last = node if after is None else after[0]
         attributes = {"transA": int(a.turned), "transB": int(b.turned), "alpha": alpha}
+        attributes |= {name: 1 for name, factor in (("transBatchA", a), ("transBatchB", b)) if factor.stacked}
         fused = ir.Value(name=names.fresh(f"{result.name}__fused"), type=result.type, shape=result.shape)
         last.prepend(_fused_node([a.value, b.value], attributes, fused, names.fresh(f"{node.name}__fused"), last))
         model.graph.opset_imports.setdefault(_DOMAIN, 1)
         result.replace_all_uses_with(fused)
-        sources = [*_sources(left), *_sources(right)]
-        for unused in (last, node, *sources):
+        for unused in (last, node, *a.sources, *b.sources):
             removal.add_unused(unused)
         return True
 
@@ -161,18 +188,3 @@ def _gets_a_bias(result: ir.Value) -> bool:
         return False
     other = uses[0].node.inputs[1 - uses[0].idx]
     return other is not None and other.shape is not None and len(other.shape) == 1
-
-
-def _sources(value: ir.Value) -> list[ir.Node]:
-    """Return the nodes that `_Factor.of` may have looked through, the last one first."""
-    sources: list[ir.Node] = []
-    for _ in range(2):
-        node = value.producer()
-        if node is None or node.op_type not in ("Transpose", "Mul") or node.inputs[0] is None:
-            break
-        sources.append(node)
-        computed = [each for each in node.inputs if each is not None and constant_of(each) is None]
-        if not computed:
-            break
-        value = computed[0]
-    return sources

@@ -13,6 +13,7 @@ from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -217,8 +218,8 @@ class _Joined:
         total = builder.add(builder.matmul(left, weights), biases)
         turned = builder.transpose(builder.reshape(total, [batch, length, count * heads, size]), _HEADS_FIRST)
         for branch, part in zip(self.branches, _parts(builder, turned, 1, count), strict=True):
-            result = branch.turn.outputs[0]
-            result.replace_all_uses_with(builder.swap_last(part) if _perm(branch.turn) == _TURNED else part)
+            turned_part = builder.swap_last(part) if _perm(branch.turn) == _TURNED else part
+            take_over(branch.turn.outputs[0], turned_part, builder.names)
         return weights
 
     def _rows(self, builder: GraphBuilder) -> ir.Value:
@@ -236,9 +237,7 @@ class _Joined:
         builder.before = self.total
         if others:
             product = builder.add(others[0], product) if len(others) == 1 else builder.op("Sum", [*others, product])
-        result = self.total.outputs[0]
-        product.shape = result.shape
-        result.replace_all_uses_with(product, replace_graph_outputs=True)
+        take_over(self.total.outputs[0], product, builder.names)
 
 
 def _groups(graph: Iterable[ir.Node]) -> list[list[_Branch]]:
@@ -284,7 +283,7 @@ def _replace(builder: GraphBuilder, nodes: Sequence[ir.Node | None], make: Calla
         return
     for node, part in zip(nodes, _parts(builder, make(), 1, len(nodes)), strict=True):
         assert node is not None
-        node.outputs[0].replace_all_uses_with(part)
+        take_over(node.outputs[0], part, builder.names)
 
 
 def _is(node: ir.Node, op_type: str) -> bool:

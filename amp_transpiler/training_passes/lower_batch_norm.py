@@ -196,7 +196,7 @@ class _Scope:
         new = normalized.moments.gradients(builder, g, scale, with_data=layer.to_data is not None)
         if layer.to_data is not None and new.data is not None:
             take_over(layer.to_data.outputs[0], new.data, builder.names)
-            self._graph.remove(layer.to_data, safe=True)
+            layer.remove_to_data()
         if layer.to_weight is not None:
             (old,) = layer.to_weight.results.values()
             _stand_for(old, new.weight, builder)

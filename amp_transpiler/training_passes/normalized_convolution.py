@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.builder import GraphBuilder, is_static, rank_of, shape_of
 from amp_transpiler.graph.marked_gradients import MarkedGradient
+from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.training_passes.batch_norm_forms import ConvolutionSizes
 
@@ -25,7 +26,8 @@ class NormalizedConvolution:
         node: the Conv, of one group.
         to_result: the gradient of its result, as its own gradients read it. Nothing else reads it.
         to_weight: the marked gradient of the weight; None if it is not wanted.
-        to_data: the ConvTranspose that makes the gradient of the data; None if it is not wanted.
+        to_data: the ConvTranspose that makes the gradient of the data, or in bfloat16, which CUDA has none for, a Conv
+            by the weight turned round, or a float32 one; None if it is not wanted.
     """
 
     node: ir.Node
@@ -48,8 +50,8 @@ class NormalizedConvolution:
             marked = by_node.get(use.node)
             if marked is not None and to_weight in (None, marked) and _is_of_weight(marked, node, to_result):
                 to_weight = marked
-            elif to_data is None and _is_of_data(use.node, node, to_result):
-                to_data = use.node
+            elif to_data is None and (adjoint := _adjoint(use.node, node, to_result)) is not None:
+                to_data = adjoint
             else:
                 return None
         return None if to_weight is None and to_data is None else cls(node, to_result, to_weight, to_data)
@@ -87,8 +89,10 @@ class NormalizedConvolution:
             builder_at: gives a builder that writes before a node, or at the end, in the name of another.
         """
         if self.to_data is not None:
-            builder = builder_at(self.to_data, self.to_data)
-            self.to_data.replace_input_with(_WEIGHT, builder.mul(self.weight, _column(builder, slope, self.weight)))
+            builder, weight = builder_at(self.to_data, self.to_data), self.to_data.inputs[_WEIGHT]
+            assert weight is not None
+            axis = 1 if self.to_data.op_type == "Conv" else 0
+            self.to_data.replace_input_with(_WEIGHT, builder.mul(weight, _column(builder, slope, weight, axis)))
         if self.to_weight is not None:
             gradient = self.to_weight.results[_WEIGHT]
             uses = [(use.node, use.idx) for use in gradient.uses()]
@@ -98,6 +102,11 @@ class NormalizedConvolution:
             for reader, index in uses:
                 reader.replace_input_with(index, scaled)
 
+    def remove_to_data(self) -> None:
+        """Remove the node that makes the gradient of the data, which nothing reads any more."""
+        if self.to_data is not None:
+            remove_unread(self.to_data)
+
     @property
     def _is_pointwise(self) -> bool:
         """Whether each element of the result is computed from one place of the data, and of each place is one."""
@@ -106,9 +115,10 @@ class NormalizedConvolution:
         return is_dense and len(self.node.inputs) == _WEIGHT + 1 and set(shape_of(self.weight)[2:]) == {1}
 
 
-def _column(builder: GraphBuilder, factors: ir.Value, weight: ir.Value) -> ir.Value:
-    rows, *rest = shape_of(weight)
-    return builder.reshape(builder.cast(factors, weight.dtype), [rows, *[1] * len(rest)])
+def _column(builder: GraphBuilder, factors: ir.Value, weight: ir.Value, axis: int = 0) -> ir.Value:
+    sides = [1] * rank_of(weight)
+    sides[axis] = -1
+    return builder.reshape(builder.cast(factors, weight.dtype), sides)
 
 
 def _following(node: ir.Node) -> ir.Node | None:
@@ -141,6 +151,30 @@ def _is_of_weight(marked: MarkedGradient, node: ir.Node, to_result: ir.Value) ->
     return _has_sizes(marked.results[_WEIGHT]) and marked.reads == {to_result, node.inputs[0]}
 
 
-def _is_of_data(reader: ir.Node, node: ir.Node, to_result: ir.Value) -> bool:
-    is_adjoint = reader.op_type == "ConvTranspose" and is_standard(reader)
-    return is_adjoint and list(reader.inputs) == [to_result, node.inputs[_WEIGHT]]
+def _adjoint(reader: ir.Node, node: ir.Node, to_result: ir.Value) -> ir.Node | None:
+    """Return the node that makes the gradient of a convolution's data, perhaps behind a cast that reads `to_result`."""
+    weight, g, source = node.inputs[_WEIGHT], to_result, reader
+    if source.op_type == "Cast" and is_standard(source) and len(source.outputs[0].uses()) == 1:
+        g = source.outputs[0]
+        source = next(use.node for use in g.uses())
+    if not is_standard(source) or list(source.inputs[:_WEIGHT]) != [g] or len(source.inputs) != _WEIGHT + 1:
+        return None
+    if source.op_type == "ConvTranspose":
+        return source if _is_made_of(source.inputs[_WEIGHT], weight, ("Cast",)) else None
+    is_turned = source.op_type == "Conv" and _exchanges_first_two(source.inputs[_WEIGHT])
+    return source if is_turned and _is_made_of(source.inputs[_WEIGHT], weight, ("Transpose", "Slice")) else None
+
+
+def _exchanges_first_two(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    is_transpose = node is not None and node.op_type == "Transpose" and is_standard(node)
+    return is_transpose and node is not None and tuple(node.attributes.get_ints("perm", ())[:2]) == (1, 0)
+
+
+def _is_made_of(value: ir.Value | None, first: ir.Value | None, passed: Sequence[str]) -> bool:
+    """Whether a value is another one, or made of it by operators of these types, the last one first, each once."""
+    for op_type in passed:
+        node = None if value is None or value is first else value.producer()
+        if node is not None and node.op_type == op_type and is_standard(node):
+            value = node.inputs[0]
+    return value is first

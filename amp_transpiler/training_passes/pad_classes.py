@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.builder import GraphBuilder, shape_of
+from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.match import bindings, parse_form
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.take_over import take_over
+from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.class_columns import ClassColumns, Exit, class_columns, saves_time
 
 __all__ = ["PadClasses"]
 
+_SCALED = parse_form("Mul(rows, factor)")
+_CHOSEN = parse_form("Where(condition, zero, rows)")
+_WEIGHTED = parse_form("Mul(Where(condition, zero, weight), number)")
 _LOWEST = {ir.DataType.FLOAT16: -65504.0}  # a score whose probability is 0
 _PADDED = (ir.DataType.FLOAT, ir.DataType.FLOAT16)  # what Pad has a kernel for on CUDA
 _LOWEST_WIDE = -1e30  # of bfloat16 and float32; what is subtracted from it stays finite
@@ -150,7 +156,8 @@ class _Widening:
         left = product.inputs[0]
         assert left is not None
         self._wide_weight = self._write_wide_weight()
-        return self._builder.op(product.op_type, [self._beside_ones(left), self._wide_weight], _attributes(product))
+        self._wide_rows = self._beside_ones(left)
+        return self._builder.op(product.op_type, [self._wide_rows, self._wide_weight], _attributes(product))
 
     def _beside_ones(self, rows: ir.Value) -> ir.Value:
         """Return rows with a column of ones behind them, and zeros behind that."""
@@ -172,7 +179,10 @@ class _Widening:
     def _rewrite_gradient(self, gradient: Exit, joined: Sequence[Exit]) -> None:
         """Compute the weight's gradient and weighted sums of rows, as of a bias, in one product."""
         build, other, axis = self._at(gradient.node), _other(gradient), _kept_axis(gradient)
-        if joined:
+        factor = self._common_factor(other, joined) if axis == 1 else None
+        if factor is not None:
+            other = build.mul(self._wide_rows, factor)
+        elif joined:
             lengths = (1, self._extra - len(joined))
             sides = [[self._rows, length] if axis == 1 else [length, self._rows] for length in lengths]
             columns = [build.reshape(_other(each), sides[0]) for each in joined]
@@ -185,6 +195,21 @@ class _Widening:
             self._at(each.node)
             column = build.slice(wide, begins, ends, [gradient.axis, 1 - gradient.axis])
             self._replace(each.node, build.reshape(column, list(shape_of(each.node.outputs[0]))))
+
+    def _common_factor(self, other: ir.Value, joined: Sequence[Exit]) -> ir.Value | None:
+        """Return the factors of the rows, if the weight's gradient is of them times these and the sum of these.
+
+        Then both are one product: of the rows beside ones.
+        """
+        node, left = other.producer(), self._columns.product.inputs[0]
+        if node is None or len(joined) != 1:
+            return None
+        for scaled in bindings(_SCALED, node):
+            factor, rows = scaled["factor"], scaled["rows"]
+            is_column = is_static(factor) and shape_of(factor) == (self._rows, 1)
+            if is_column and _unshaped(_other(joined[0])) is factor:
+                return factor if left is rows or _is_left_out(left, rows, factor) else None
+        return None
 
     def _other_operand(self, reader: Exit) -> ir.Value:
         """Return what a product multiplies with wide columns, with as many rows where it sums over the classes."""
@@ -256,6 +281,32 @@ def _other(reader: Exit) -> ir.Value:
     value = reader.node.inputs[1 - reader.position]
     assert value is not None
     return value
+
+
+def _unshaped(value: ir.Value) -> ir.Value:
+    """Return what a value is reshaped from, or the value itself."""
+    node = value.producer()
+    is_view = node is not None and node.op_type == "Reshape" and is_standard(node) and node.inputs[0] is not None
+    return node.inputs[0] if is_view else value  # type: ignore[union-attr,return-value]  # it is one
+
+
+def _is_left_out(left: ir.Value | None, rows: ir.Value, factor: ir.Value) -> bool:
+    """Whether rows are replaced by zeros only where their factors are 0."""
+    maker, node = None if left is None else left.producer(), factor.producer()
+    if node is not None and node.op_type == "Cast" and is_standard(node) and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if maker is None or node is None:
+        return False
+    chosen, weighted = next(bindings(_CHOSEN, maker), None), next(bindings(_WEIGHTED, node), None)
+    if chosen is None or weighted is None or chosen["rows"] is not rows:
+        return False
+    is_zero = all(_is_zero(each["zero"]) for each in (chosen, weighted))
+    return is_zero and chosen["condition"] is weighted["condition"]
+
+
+def _is_zero(value: ir.Value) -> bool:
+    tensor = constant_of(value)
+    return tensor is not None and not tensor.numpy().any()
 
 
 def _slopes(reader: Exit) -> ir.Value:

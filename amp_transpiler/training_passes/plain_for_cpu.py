@@ -42,13 +42,6 @@ def _is_wide(value: ir.Value | None) -> bool:
     return value is not None and value.dtype == ir.DataType.FLOAT and is_static(value)
 
 
-def _scaled(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
-    """Write HyperConnectionPreMix of one stream plainly."""
-    streams, mix = _values(node)
-    rows = _one_stream(streams, mix)
-    return None if rows is None else builder.mul(builder.reshape(streams, rows), mix)
-
-
 def _mixed(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
     """Write HyperConnectionPostMix of one stream plainly."""
     if len(node.inputs) != 4:  # streams, the other tensor and the factors of both
@@ -76,7 +69,6 @@ def _product(builder: GraphBuilder, node: ir.Node) -> ir.Value | None:
 _FORMS: Mapping[str, Callable[[GraphBuilder, ir.Node], ir.Value | None]] = {
     "FusedMatMul": _product,
     "HyperConnectionPostMix": _mixed,
-    "HyperConnectionPreMix": _scaled,
 }
 
 

@@ -14,7 +14,7 @@ give the bias, the sums of `g`, and in `dz` the term that does not depend on the
 The sums of a sample are rounded to 16 bits before they are added up in float32. So the data must be centred first:
 sums that cancel would be rounded otherwise. Of `P` what is left of the mean, which 16 bits do not resolve, is taken
 off. `G` is computed in float32 where few such sums are added up: where channels of the data are alike, variances are
-small beside it.
+small beside it. Centring rounds the data once more, in bfloat16 to eight bits: what channels differ by is as far off.
 """
 
 from __future__ import annotations
@@ -145,15 +145,20 @@ class Moments:
             right = builder.mul(self.weight, builder.mul(per_place, share))
             right = self._with_column(builder, right, builder.mul(per_place, totals))
             from_data = self._convolved(builder, builder.matmul(builder.transpose(self.weight, [1, 0]), right))
-            scaled = builder.cast(builder.mul(self.weight, slope), g.dtype)
-            scaled = builder.reshape(scaled, [self.channels, channels, *self._taps])
-            to_data = builder.add(builder.op("ConvTranspose", [g, scaled]), from_data)
+            to_data = builder.add(self._turned_back(builder, g, builder.mul(self.weight, slope)), from_data)
         return LayerGradients(
             scale=builder.reshape(to_scale, [self.channels]),
             bias=builder.reshape(totals, [self.channels]),
             weight=builder.reshape(builder.mul(apart, slope), [self.channels, channels, *self._taps]),
             data=to_data,
         )
+
+    def _turned_back(self, builder: GraphBuilder, g: ir.Value, matrix: ir.Value) -> ir.Value:
+        """Return a matrix [M, C] turned, times `g` [N, M, ...]. CUDA has no ConvTranspose of bfloat16."""
+        op_type, sides = "ConvTranspose", [self.channels, self.shape[1]]
+        if g.dtype == ir.DataType.BFLOAT16:
+            op_type, sides, matrix = "Conv", sides[::-1], builder.transpose(matrix, [1, 0])
+        return builder.op(op_type, [g, builder.reshape(builder.cast(matrix, g.dtype), [*sides, *self._taps])])
 
     @property
     def _taps(self) -> list[int]:
@@ -223,6 +228,9 @@ def _centred(builder: GraphBuilder, data: ir.Value) -> tuple[ir.Value, ir.Value]
     share = 1 / _divisor(data)
     rows = builder.reshape(_times(builder, builder.sub(data, column), share), [samples, channels, math.prod(plane)])
     ones = _ALIGNED - channels % _ALIGNED  # one at least
+    if data.dtype == ir.DataType.BFLOAT16:  # CUDA has no Pad of it
+        sizes = builder.constant(np.array([samples, ones, math.prod(plane)], np.int64))
+        return builder.concat([rows, builder.op("Expand", [builder.constant([[[share]]], rows.dtype), sizes])], 1), mean
     pads = builder.constant(np.array([0, 0, 0, 0, ones, 0], np.int64))
     return builder.op("Pad", [rows, pads, builder.constant(share, rows.dtype)]), mean
 

@@ -25,7 +25,8 @@ class ReadUnrounded(Pass[PassResult]):
 
     A gradient has its parameter's element type. That of a look-up is summed up in float32, and rounded at the end, just
     for the update to cast it back: two casts of a whole table of words. The update gets the float32 sum instead, which
-    is the more exact one; where all else that reads the gradient is the check for infinity, no cast is left.
+    is the more exact one; where all else that reads the gradient is the check for infinity, no cast is left. Where
+    nothing is checked, as in bfloat16, the update reads the sum itself.
 
     Small ones are rounded: their gradients are joined with others that are in 16 bits.
 
@@ -48,14 +49,26 @@ class ReadUnrounded(Pass[PassResult]):
 
 def _read_unrounded(model: ir.Model, cast: ir.Node, names: NameAllocator) -> bool:
     """Let what follows a cast read the float32 value of a gradient, chosen between it and zeros as it is."""
-    rounded = next(bindings(_CHOSEN, cast), None)
-    if rounded is None or len(rounded["low"].uses()) != 1 or rounded["low"].is_graph_output():
+    low = cast.inputs[0]
+    if low is None or len(low.uses()) != 1 or low.is_graph_output():
         return False
+    rounded = next(bindings(_CHOSEN, cast), None)
+    if rounded is None:
+        return _leave_out(cast, _unrounded(low))
     source, chosen = _unrounded(rounded["gradient"]), rounded.node("low")
     if source is None:
         return False
     builder = GraphBuilder(model, before=chosen, names=names, metadata=chosen.metadata_props, prefix=f"{cast.name}/")
     cast.outputs[0].replace_all_uses_with(builder.where(rounded["condition"], 0.0, source))
+    remove_unread(cast)
+    return True
+
+
+def _leave_out(cast: ir.Node, source: ir.Value | None) -> bool:
+    """Let what follows a cast read the float32 value of a gradient that nothing is chosen for."""
+    if source is None or source.shape != cast.outputs[0].shape:
+        return False
+    cast.outputs[0].replace_all_uses_with(source)
     remove_unread(cast)
     return True
 

@@ -1,12 +1,15 @@
-"""Computes the gradient of a float32 cross entropy in 16 bits, where it is rounded to these anyway."""
+"""Computes a float32 cross entropy of 16-bit scores by kernels of 16 bits, which compute in float32 inside."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.cross_entropy import label_logarithms
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.match import bindings, parse_form
 from amp_transpiler.graph.names import NameAllocator
@@ -19,6 +22,9 @@ from amp_transpiler.training_passes.form_prices import seconds_of_form
 __all__ = ["RoundSlopes"]
 
 _OPSET = 17  # any from which the operators have these attributes
+_UPDATES = 2  # the input of ScatterElements that is written
+_MANY = 256  # samples, from which the roundings of their losses are small in the mean
+_ROWWISE = frozenset({"Cast", "Div", "Exp", "Mul", "Neg", "Reshape", "Squeeze", "Sub", "Unsqueeze", "Where"})
 _SLOPES = parse_form("ScatterElements(shares:Exp(likely:LogSoftmax(Cast(scores))), labels, numbers)")
 
 
@@ -27,11 +33,14 @@ class RoundSlopes(Pass[PassResult]):
 
     A policy that computes losses in float32 casts 16-bit scores to float32, and the gradient back: three float32
     passes over the largest tensor of a step, for numbers that are rounded. A kernel's Softmax of 16 bits computes in
-    float32 as well, and rounds once, where the cast did. The loss itself stays float32.
+    float32 as well, and rounds once, where the cast did.
 
     1. All readers cast the gradient to the type of the scores, or are products of a row of weights with it. Such a
        product, the gradient of a bias, reads rounded numbers, as the weight's does; it sums in float32.
-    2. The price list says that it takes less time.
+    2. The loss is made of the labels' log probabilities in 16 bits, too, if it is a sum over many samples, and the
+       scores are float16: see `graph.cross_entropy.label_logarithms` for the error of a sample, which is rounded either
+       way by chance. Losses that are read one by one stay as they are.
+    3. The price list says that it takes less time.
 
     Shapes must be inferred. Only the main graph is edited.
     """
@@ -53,12 +62,14 @@ class _Slopes:
 
     Attributes:
         node: writes the labels' numbers among the shares.
-        scores: what the shares are computed of, before the cast to float32.
+        likely: the log probabilities, float32.
+        scores: what they are computed of, before the cast to float32.
         casts: the readers that cast the gradient to 16 bits.
         sums: the readers that sum its weighted rows.
     """
 
     node: ir.Node
+    likely: ir.Value
     scores: ir.Value
     casts: tuple[ir.Node, ...]
     sums: tuple[ir.Node, ...]
@@ -78,7 +89,7 @@ class _Slopes:
             sums = tuple(each for each in readers if _sums_weighted_rows(each, value))
             is_along_classes = all(_axis(each) in (1, -1) for each in (node, matched.node("likely")))
             if casts and len(casts) + len(sums) == len(readers) and is_along_classes:
-                return cls(node, scores, casts, sums)
+                return cls(node, matched["likely"], scores, casts, sums)
         return None
 
     def saves_time(self) -> bool:
@@ -107,10 +118,66 @@ class _Slopes:
         assert build.graph is not None
         build.graph.remove([*self.casts, *self.sums], safe=True)
         remove_unread(self.node)
+        if self._may_round_losses() and self._losses_save_time():
+            self._rewrite_losses(build, shares)
+
+    # ---- the loss ----
+    def _may_round_losses(self) -> bool:
+        """Return whether log probabilities are read only for one label of each sample, and of these only sums."""
+        if self.scores.dtype != ir.DataType.FLOAT16 or shape_of(self.scores)[0] < _MANY:
+            return False
+        picks = [use.node for use in self.likely.uses()]
+        if self.likely.is_graph_output() or any(each.op_type != "GatherElements" for each in picks):
+            return False
+        is_by_class = all(_axis(each) in (1, -1) for each in picks)
+        is_one_label = len({each.inputs[1] for each in picks}) == 1
+        return is_by_class and is_one_label and all(_is_only_summed(each.outputs[0]) for each in picks)
+
+    def _losses_save_time(self) -> bool:
+        """Return whether 16-bit log probabilities take less time by the price list than float32 ones."""
+        dtype, sizes = self.scores.dtype, shape_of(self.scores)
+        assert dtype is not None
+        inputs = [(dtype, sizes), (ir.DataType.INT64, (sizes[0], 1))]
+        low = seconds_of_form(lambda build, each: label_logarithms(build, each[0], each[0], each[1]), inputs, _OPSET)
+        return low < seconds_of_form(_label_logarithms_in_float32, inputs, _OPSET)
+
+    def _rewrite_losses(self, build: GraphBuilder, shares: ir.Value) -> None:
+        picks = [use.node for use in self.likely.uses()]
+        labels = picks[0].inputs[1]
+        assert labels is not None
+        build.before, build.metadata = picks[0], dict(picks[0].metadata_props)
+        logarithms = label_logarithms(build, self.scores, shares, labels)
+        for pick in picks:
+            pick.outputs[0].replace_all_uses_with(logarithms)
+            remove_unread(pick)
 
 
 def _seconds_of_softmax(dtype: ir.DataType, sizes: tuple[int, ...]) -> float:
     return seconds_of_form(lambda build, inputs: build.op("Softmax", inputs, {"axis": 1}), [(dtype, sizes)], _OPSET)
+
+
+def _label_logarithms_in_float32(build: GraphBuilder, inputs: Sequence[ir.Value]) -> ir.Value:
+    scores, labels = inputs
+    likely = build.op("LogSoftmax", [build.high(scores)], {"axis": 1})
+    return build.op("GatherElements", [likely, labels], {"axis": 1})
+
+
+def _is_only_summed(losses: ir.Value) -> bool:
+    """Whether the numbers of samples end in sums over all of them, and among the 16-bit slopes."""
+    if losses.is_graph_output():
+        return False
+    for use in losses.uses():
+        node, result = use.node, use.node.outputs[0]
+        if not is_standard(node) or not is_static(result):
+            return False
+        is_number = math.prod(shape_of(result)) == 1
+        if node.op_type in ("ReduceSum", "ReduceMean") and is_number:
+            continue
+        if node.op_type == "ScatterElements" and use.idx == _UPDATES and result.dtype in LOW_DTYPES:
+            continue
+        if node.op_type not in _ROWWISE or not _is_only_summed(result):
+            return False
+    return True
 
 
 def _is_cast(node: ir.Node, dtype: ir.DataType | None) -> bool:

@@ -13,6 +13,7 @@ from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.roles import role_of
+from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.graph.walk import bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
@@ -198,10 +199,7 @@ class _Island:
             parts = [copy[value] for copy in copies]
             # No Add: ONNX Runtime would fuse it with a product, which then runs after much else.
             joined = builder.op("Sum", parts) if value in self._sums else builder.concat(parts, 0)
-            joined.shape = value.shape
-            name, value.name = value.name, builder.names.fresh(f"{value.name}__whole")
-            joined.name = name
-            value.replace_all_uses_with(joined, replace_graph_outputs=True)
+            take_over(value, joined, builder.names)
         assert builder.graph is not None
         for node in reversed(self.nodes):
             builder.graph.remove(node, safe=True)

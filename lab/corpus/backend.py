@@ -148,9 +148,9 @@ def _session(model: onnx.ModelProto, record: Record) -> Any:
 
 
 def _compare(session: Any, model: onnx.ModelProto, data_set: pathlib.Path, record: Record) -> str:
-    given = _read(data_set, "input", model.graph.input)
+    arrays = _read(data_set, "input", model.graph.input)
     wanted = _read(data_set, "output", model.graph.output)
-    feed = {info.name: value for info, value in zip(model.graph.input, given, strict=True) if value is not None}
+    feed = {info.name: value for info, value in zip(model.graph.input, arrays, strict=True) if value is not None}
     relative = 1e-2 if "tested_with" in record else 1e-3
     for got, want in zip(session.run(None, feed), wanted, strict=True):
         if not (isinstance(want, np.ndarray) and isinstance(got, np.ndarray)):

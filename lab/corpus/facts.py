@@ -192,8 +192,8 @@ def _judged_by_onnx(model: onnx.ModelProto, path: str, *, external: bool, size: 
         else:
             known = {value.name for value in graph.value_info if value.type.WhichOneof("value")}
             known |= {value.name for value in [*graph.input, *graph.output]}
-            made = [name for node in graph.node for name in node.output if name]
-            record["untyped_values_after_inference"] = sum(name not in known for name in made)
+            results = [name for node in graph.node for name in node.output if name]
+            record["untyped_values_after_inference"] = sum(name not in known for name in results)
     try:
         onnx.checker.check_model(path if external else model)
     except Exception as error:  # noqa: BLE001  likewise

@@ -122,8 +122,8 @@ class Detector(nn.Module):  # type: ignore[misc]  # torch is untyped here
         shared = (high - low).clamp(min=0).prod(-1)
         area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
         overlap = shared / (area[:, :, None] + area[:, None, :] - shared)
-        kept = ((overlap > 0.5) & torch.ones(self.BEST, self.BEST, dtype=torch.bool).triu(1)).sum(1) == 0
-        return boxes, scores, labels.gather(1, order), kept
+        remaining = ((overlap > 0.5) & torch.ones(self.BEST, self.BEST, dtype=torch.bool).triu(1)).sum(1) == 0
+        return boxes, scores, labels.gather(1, order), remaining
 
     def _corners(self, features: Tensor) -> Tensor:
         rows, columns = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")

@@ -104,9 +104,9 @@ class _StandIn(types.ModuleType):
             raise AttributeError(name)
         import torch
 
-        made = _StandInType(name, (torch.nn.Module,), {})
-        setattr(self, name, made)
-        return made
+        stand_in = _StandInType(name, (torch.nn.Module,), {})
+        setattr(self, name, stand_in)
+        return stand_in
 
 
 class _StandInType(type):

@@ -38,14 +38,14 @@ Network = Callable[[Writer], Gradients]
 def _start(seed: int, **shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Return small normally distributed parameters; ones and zeros for those whose names begin so."""
     generator = np.random.default_rng([7, seed])
-    found = {}
+    start_values = {}
     for name, shape in shapes.items():
         fan_in = shape[0] if len(shape) == 2 else int(np.prod(shape[1:])) or 1
         values = generator.normal(0, fan_in**-0.5, shape)
         if name.startswith("scale"):
             values = np.ones(shape)
-        found[name] = values.astype(np.float32)
-    return found
+        start_values[name] = values.astype(np.float32)
+    return start_values
 
 
 def _parameters(w: Writer, starts: dict[str, np.ndarray]) -> list[str]:
@@ -205,8 +205,8 @@ def batch_norm(w: Writer) -> Gradients:
     across = w("Sub", w("Sub", dn, w("ReduceMean", dn, w.axes(0), keepdims=1)), along)
     dz = w("Mul", across, inverse)
     for name, new in (("mean", mean), ("variance", variance)):
-        kept = w("Mul", old[name], w.constant(0.9))
-        w.replace(name, w("Add", kept, w("Mul", new, w.constant(0.1))), running[name], "statistic")
+        share = w("Mul", old[name], w.constant(0.9))
+        w.replace(name, w("Add", share, w("Mul", new, w.constant(0.1))), running[name], "statistic")
     of = {"a": w("MatMul", _t(w, x), dz), "bias": _rows(w, dz)}
     of |= {"scale": _rows(w, w("Mul", dy, normal)), "shift": _rows(w, dy)}
     of["c"] = w("MatMul", _t(w, h), d)

@@ -25,9 +25,9 @@ class Lookalike:
 
     def model(self) -> onnx.ModelProto:
         """Return the model."""
-        made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> agraph {self.text}')
-        onnx.checker.check_model(made, full_check=True)
-        return made
+        proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> agraph {self.text}')
+        onnx.checker.check_model(proto, full_check=True)
+        return proto
 
 
 _ROWS = """
@@ -179,12 +179,12 @@ def _filled(text: str) -> str:
 
 
 def _rows() -> tuple[Lookalike, ...]:
-    found = []
+    rows = []
     for row in _ROWS.strip().split("\n\n"):
         head, _, text = row.partition("\n")
         name, _, why = head.partition(" | ")
-        found.append(Lookalike(name, _filled(text), why))
-    return tuple(found)
+        rows.append(Lookalike(name, _filled(text), why))
+    return tuple(rows)
 
 
 NOT_TRAINING = _rows()

@@ -44,9 +44,9 @@ def sgd_input_rate(w: Writer, gradients: Gradients, rate: float) -> None:
     lr = w.input("lr", ())
     draw = gradients.batch
     gradients.batch = lambda generator: {**draw(generator), "lr": np.asarray(rate, np.float32)}
-    kept = w("Sub", w.constant(1.0), _scaled(w, _DECAY, lr))
+    share = w("Sub", w.constant(1.0), _scaled(w, _DECAY, lr))
     for name, g in gradients.of.items():
-        _replace(w, gradients, name, w("Sub", w("Mul", name, kept), w("Mul", lr, g)))
+        _replace(w, gradients, name, w("Sub", w("Mul", name, share), w("Mul", lr, g)))
 
 
 def momentum(w: Writer, gradients: Gradients, rate: float) -> None:
@@ -80,12 +80,12 @@ def _moments(w: Writer, gradients: Gradients, name: str, g: str) -> tuple[str, s
 
 def adam(w: Writer, gradients: Gradients, rate: float) -> None:
     """Adam with powers of both betas as state."""
-    one = np.ones((), np.float32)
+    ones = np.ones((), np.float32)
     powers = {f"b{i}": beta for i, beta in ((1, _B1), (2, _B2))}
     corrections = []
     for name, beta in powers.items():
-        new = _scaled(w, beta, w.state(name, one))
-        w.replace(name, new, one, "counter")
+        new = _scaled(w, beta, w.state(name, ones))
+        w.replace(name, new, ones, "counter")
         corrections.append(w("Sub", w.constant(1.0), new))
     for name, g in gradients.of.items():
         first, second = _moments(w, gradients, name, g)
@@ -103,14 +103,14 @@ def adamw_clipped(w: Writer, gradients: Gradients, rate: float) -> None:
     count = w("Add", w.state("step", zero), w.constant(1, np.int64))
     w.replace("step", count, zero, "counter")
     power = w("Cast", count, to=1)
-    one = w.constant(1.0)
-    corrections = [w("Sub", one, w("Pow", w.constant(beta), power)) for beta in (_B1, _B2)]
+    unit = w.constant(1.0)
+    corrections = [w("Sub", unit, w("Pow", w.constant(beta), power)) for beta in (_B1, _B2)]
     for name, g in gradients.of.items():
         first, second = _moments(w, gradients, name, w("Mul", g, factor))
         root = w("Add", w("Div", w("Sqrt", second), w("Sqrt", corrections[1])), w.constant(_EPSILON))
         step = w("Div", _scaled(w, rate, w("Div", first, corrections[0])), root)
-        kept = w("Mul", name, w.constant(1 - rate * _DECAY))
-        _replace(w, gradients, name, w("Sub", kept, step))
+        decayed = w("Mul", name, w.constant(1 - rate * _DECAY))
+        _replace(w, gradients, name, w("Sub", decayed, step))
 
 
 def flattened(w: Writer, gradients: Gradients, rate: float) -> None:

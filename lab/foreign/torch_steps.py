@@ -111,21 +111,21 @@ def from_torch(network: str, exporter: Exporter, rate: float = 1e-3) -> ForeignS
     module = row.make().train()
     states = _states(module)
     feed = row.batch(np.random.default_rng(0))
-    given = [torch.from_numpy(np.array(value)) for value in (*feed.values(), *(s.start for s in states))]
+    tensors = [torch.from_numpy(np.array(value)) for value in (*feed.values(), *(s.start for s in states))]
     table = {**_decompositions(), **_own_decompositions()}
-    traced = make_fx(_step(module, rate), decomposition_table=table)(*given)
+    traced = make_fx(_step(module, rate), decomposition_table=table)(*tensors)
     if exporter == "torchscript":
         _with_plain_copies(traced)
     names = [*feed, *(state.input for state in states)], ["loss", *(state.output for state in states)]
-    return ForeignStep(_exported(traced, given, *names, exporter), tuple(states), row.batch, "loss")
+    return ForeignStep(_exported(traced, tensors, *names, exporter), tuple(states), row.batch, "loss")
 
 
 def _states(module: Any) -> list[StateRow]:
-    found: list[StateRow] = []
+    rows: list[StateRow] = []
 
     def add(name: str, role: Role, start: Any) -> None:
         flat = name.replace(".", "_")
-        found.append(StateRow(flat, f"new_{flat}", role, start.detach().clone().numpy()))
+        rows.append(StateRow(flat, f"new_{flat}", role, start.detach().clone().numpy()))
 
     for name, value in module.named_parameters():
         add(name, "parameter", value)
@@ -134,8 +134,8 @@ def _states(module: Any) -> list[StateRow]:
     for kind in ("first", "second"):
         for name, value in module.named_parameters():
             add(f"{kind}_moment_of_{name}", "moment", value.detach() * 0)
-    found.append(StateRow("count", "new_count", "counter", np.zeros((), np.float32)))
-    return found
+    rows.append(StateRow("count", "new_count", "counter", np.zeros((), np.float32)))
+    return rows
 
 
 def _step(module: Any, rate: float) -> Callable[..., tuple[Any, ...]]:
@@ -143,20 +143,20 @@ def _step(module: Any, rate: float) -> Callable[..., tuple[Any, ...]]:
     import torch
     from torch.func import functional_call, grad_and_value
 
-    parameters, buffers = [dict(found()) for found in (module.named_parameters, module.named_buffers)]
+    parameters, buffers = [dict(listing()) for listing in (module.named_parameters, module.named_buffers)]
 
     def step(x: Any, labels: Any, *flat: Any) -> tuple[Any, ...]:
-        given = iter(flat)
-        weights, kept = {name: next(given) for name in parameters}, {name: next(given) for name in buffers}
-        first, second = ({name: next(given) for name in parameters} for _ in range(2))
+        values = iter(flat)
+        weights, buffer_values = {name: next(values) for name in parameters}, {name: next(values) for name in buffers}
+        first, second = ({name: next(values) for name in parameters} for _ in range(2))
 
         def loss_of(weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            changed = {name: value.clone() for name, value in kept.items()}
+            changed = {name: value.clone() for name, value in buffer_values.items()}
             logits = functional_call(module, {**weights, **changed}, (x,))
             return torch.nn.functional.cross_entropy(logits, labels), changed
 
         gradients, (loss, changed) = grad_and_value(loss_of, has_aux=True)(weights)
-        count = next(given) + 1
+        count = next(values) + 1
         for name, gradient in gradients.items():
             first[name] = 0.9 * first[name] + 0.1 * gradient
             second[name] = 0.999 * second[name] + 0.001 * gradient * gradient
@@ -205,10 +205,10 @@ def _own_decompositions() -> Any:
         return torch.zeros(words, d.shape[-1]).scatter_add(0, ids.reshape(-1, 1).expand_as(rows), rows)
 
     def without(x: Any, axes: Any) -> Any:
-        found = x
+        squeezed = x
         for axis in sorted((a % x.dim() for a in axes), reverse=True):
-            found = found.squeeze(axis)
-        return found
+            squeezed = squeezed.squeeze(axis)
+        return squeezed
 
     aten = torch.ops.aten
     return {
@@ -232,19 +232,19 @@ def _with_plain_copies(traced: Any) -> None:
 
 
 def _exported(
-    traced: Any, given: Sequence[Any], inputs: list[str], outputs: list[str], exporter: Exporter
+    traced: Any, arguments: Sequence[Any], inputs: list[str], outputs: list[str], exporter: Exporter
 ) -> onnx.ModelProto:
     import torch
 
     class Step(torch.nn.Module):  # type: ignore[misc]  # torch is not looked at
         def forward(self, *tensors: Any) -> tuple[Any, ...]:
-            found: tuple[Any, ...] = traced(*tensors)
-            return found
+            outcome: tuple[Any, ...] = traced(*tensors)
+            return outcome
 
     kind = {"dynamo": True, "verbose": False} if exporter == "dynamo" else {"dynamo": False, "opset_version": 18}
     module = traced if exporter == "dynamo" else Step()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the older exporter is deprecated
         path = pathlib.Path(folder, "step.onnx")
-        torch.onnx.export(module, tuple(given), path, input_names=inputs, output_names=outputs, **kind)
+        torch.onnx.export(module, tuple(arguments), path, input_names=inputs, output_names=outputs, **kind)
         return onnx.load(path)

@@ -19,22 +19,22 @@ def with_training_info(step: ForeignStep) -> onnx.ModelProto:
     graph = step.model.graph
     logits = next(node.input[0] for node in graph.node if node.op_type == "LogSoftmax")
     typed = {value.name: value for value in onnx.shape_inference.infer_shapes(step.model).graph.value_info}
-    wanted, own = {logits}, set()
+    wanted, needed = {logits}, set()
     for index in reversed(range(len(graph.node))):
         if wanted & set(graph.node[index].output):
-            own.add(index)
+            needed.add(index)
             wanted.update(graph.node[index].input)
     starts = [numpy_helper.from_array(row.start, row.input) for row in step.states]
     states = {row.input for row in step.states}
     inference = onnx.helper.make_graph(
-        [node for index, node in enumerate(graph.node) if index in own],
+        [node for index, node in enumerate(graph.node) if index in needed],
         "inference",
         [value for value in graph.input if value.name in wanted - states],
         [typed[logits]],
         [tensor for tensor in (*graph.initializer, *starts) if tensor.name in wanted],
     )
     algorithm = onnx.helper.make_graph(
-        [node for index, node in enumerate(graph.node) if index not in own],
+        [node for index, node in enumerate(graph.node) if index not in needed],
         "algorithm",
         [value for value in graph.input if value.name not in wanted | states],
         list(graph.output),

@@ -386,18 +386,18 @@ def recurrent(w: Writer, rate: float) -> Made:
 
 
 def _with_update(update: Callable[[Writer, str, np.ndarray, float], str]) -> Callable[[Writer, float], Made]:
-    def made(w: Writer, rate: float) -> Made:
+    def build(w: Writer, rate: float) -> Made:
         x, loss, d, start = _linear(w)
         w.replace("a", update(w, w("MatMul", _t(w, x), d), start, rate), start, "parameter")
         return _regression, loss
 
-    return made
+    return build
 
 
 def _moment(w: Writer, name: str, start: np.ndarray, decay: float, new: str) -> str:
     zero = np.zeros_like(start)
-    kept = w("Mul", w.state(name, zero), w.constant(decay))
-    moment = w("Add", kept, new)
+    decayed = w("Mul", w.state(name, zero), w.constant(decay))
+    moment = w("Add", decayed, new)
     w.replace(name, moment, zero, "moment")
     return moment
 
@@ -453,8 +453,8 @@ def _projected(w: Writer, g: str, _: np.ndarray, rate: float) -> str:
 
 
 VARIATIONS: dict[str, Callable[[Writer, float], Made]] = {
-    made.__name__: made
-    for made in (
+    variant.__name__: variant
+    for variant in (
         einsum, left_weight, transposed_gradient, general_dot, product_and_sum, gemm_both, gemm_update, rate_inside,
         vector, vector_alone, scalar, depthwise, unfolded, tied, sparse_table, one_hot_table, own_mixed_precision,
         micro_batches, two_steps, layer_norm, weight_norm, recurrent,

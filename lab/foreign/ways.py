@@ -146,11 +146,11 @@ def masters_alone(step: ForeignStep, report: amp.Report) -> onnx.ModelProto:
             if name in floats:
                 nodes += _rounding(name, rounded := f"{node.name}/in{index}", to)
                 node.input[index] = rounded
-        made = [(index, name) for index, name in enumerate(node.output) if name in floats]
-        for index, _ in made:
+        floats_of_node = [(index, name) for index, name in enumerate(node.output) if name in floats]
+        for index, _ in floats_of_node:
             node.output[index] = f"{node.name}/out{index}"
         nodes.append(node)
-        for index, name in made:
+        for index, name in floats_of_node:
             nodes += _rounding(f"{node.name}/out{index}", name, to)
     del model.graph.node[:]
     model.graph.node.extend(nodes)

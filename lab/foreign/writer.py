@@ -134,11 +134,11 @@ class Writer:
             node.input[:] = [self._renamed.get(value, value) for value in node.input]
             node.output[:] = [self._renamed.get(value, value) for value in node.output]
         graph = helper.make_graph(self.nodes, "step", self.inputs, self.outputs, self.weights)
-        made = helper.make_model(
+        proto = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10, functions=list(functions)
         )
-        onnx.checker.check_model(made, full_check=True)
-        return made
+        onnx.checker.check_model(proto, full_check=True)
+        return proto
 
     def step(self, batch: Batch, loss: str, *, opset: int = 18) -> ForeignStep:
         """Return the step that was written."""

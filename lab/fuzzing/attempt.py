@@ -187,15 +187,15 @@ def _names(data: bytes) -> set[str]:
         model = onnx.ModelProto.FromString(data)
     except Exception:  # noqa: BLE001  (each implementation of protobuf has a DecodeError of its own)
         return set(re.findall(r"[\w.:+-]{3,}", data.decode("utf-8", "replace")))
-    found = {"ai.onnx", *(entry.domain for entry in model.opset_import)}
+    known = {"ai.onnx", *(entry.domain for entry in model.opset_import)}
     for scope in scopes(model):
         for node in scope.node:
-            found |= {node.name, node.op_type, node.domain, *node.input, *node.output}
+            known |= {node.name, node.op_type, node.domain, *node.input, *node.output}
     for graph in graphs(model):
-        found |= {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+        known |= {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
     for function in model.functions:
-        found |= {function.name, f"{function.domain}::{function.name}"}
-    return {str(name) for name in found}
+        known |= {function.name, f"{function.domain}::{function.name}"}
+    return {str(name) for name in known}
 
 
 # ---- files ----
@@ -228,12 +228,12 @@ def _look_around(outcome: Outcome, place: pathlib.Path, before: dict[str, bytes]
         outcome.kind, outcome.detail = "leftovers", f"{', '.join(left)} ({outcome.kind}: {outcome.detail})"
 
 
-def _result_files(place: pathlib.Path, found: dict[str, bytes]) -> set[str]:
+def _result_files(place: pathlib.Path, files: dict[str, bytes]) -> set[str]:
     """Return the result and the data files that it names."""
-    if RESULT not in found:
+    if RESULT not in files:
         return set()
     try:
-        model = onnx.ModelProto.FromString(found[RESULT])
+        model = onnx.ModelProto.FromString(files[RESULT])
     except Exception:  # noqa: BLE001  (a copy of a source that is no model)
         return {RESULT}
     tensors = [tensor for graph in graphs(model) for tensor in graph.initializer]
@@ -258,5 +258,5 @@ def peak_megabytes(process: str | int = "self", field: str = "VmHWM") -> int:
         status = pathlib.Path(f"/proc/{process}/status").read_text()
     except OSError:
         return 0
-    found = re.search(rf"{field}:\s+(\d+)", status)
-    return int(found[1]) // 1024 if found else 0
+    match = re.search(rf"{field}:\s+(\d+)", status)
+    return int(match[1]) // 1024 if match else 0

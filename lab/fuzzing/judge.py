@@ -68,30 +68,30 @@ def judge(case: dict[str, Any]) -> str:
         if feeds is None:
             return "not judged: its inputs cannot be made"
         wanted = _run_whole(pathlib.Path(case["source"]), feeds)
-        found = Emulation(result).run(feeds)
+        results = Emulation(result).run(feeds)
     except NotJudged as reason:
         return f"not judged: {reason}"
     for name, (relative, nonfinite) in case["reported"].items():
-        if name not in found or name not in wanted:
+        if name not in results or name not in wanted:
             continue
-        if fault := _disagreement(wanted[name], found[name], relative, nonfinite):
+        if fault := _disagreement(wanted[name], results[name], relative, nonfinite):
             return f"wrong: output '{name}' {fault}"
     return "agrees"
 
 
-def _disagreement(wanted: Any, found: Any, relative: float, nonfinite: int) -> str:
-    if not isinstance(wanted, np.ndarray) or not isinstance(found, np.ndarray) or not _is_float(wanted):
+def _disagreement(wanted: Any, result: Any, relative: float, nonfinite: int) -> str:
+    if not isinstance(wanted, np.ndarray) or not isinstance(result, np.ndarray) or not _is_float(wanted):
         return ""
-    if wanted.shape != found.shape:
-        return f"has shape {found.shape}, in fp32 {wanted.shape}"
-    wanted, found = wanted.astype(np.float64).ravel(), found.astype(np.float64).ravel()
+    if wanted.shape != result.shape:
+        return f"has shape {result.shape}, in fp32 {wanted.shape}"
+    wanted, result = wanted.astype(np.float64).ravel(), result.astype(np.float64).ravel()
     known = np.isfinite(wanted)
-    lost = int(np.count_nonzero(known & ~np.isfinite(found)))
+    lost = int(np.count_nonzero(known & ~np.isfinite(result)))
     if lost > nonfinite:
         return f"has {lost} non-finite elements, reported were {nonfinite}"
-    both = known & np.isfinite(found)
+    both = known & np.isfinite(result)
     norm = float(np.linalg.norm(wanted[both]))
-    ours = float(np.linalg.norm(found[both] - wanted[both])) / norm if norm > 2.0**-14 else 0.0
+    ours = float(np.linalg.norm(result[both] - wanted[both])) / norm if norm > 2.0**-14 else 0.0
     if ours > _LEEWAY[0] * relative + _LEEWAY[1]:
         return f"differs by {ours:.3%}, reported were {relative:.3%}"
     return ""
@@ -187,8 +187,8 @@ class Emulation:
         while going and step < trips:
             if step >= _LARGEST_TRIPS:
                 raise NotJudged("a long loop")
-            given = [np.asarray(step, np.int64), np.asarray(going), *states]
-            inner = self._run_graph(body, dict(zip((i.name for i in body.input), given, strict=True)), values)
+            arguments = [np.asarray(step, np.int64), np.asarray(going), *states]
+            inner = self._run_graph(body, dict(zip((i.name for i in body.input), arguments, strict=True)), values)
             results = [inner[output.name] for output in body.output]
             going, states = bool(results[0]), results[1 : 1 + len(states)]
             for scan, result in zip(scans, results[1 + len(states) :], strict=True):
@@ -217,11 +217,11 @@ class Emulation:
 
     def _run_alone(self, node: onnx.NodeProto, values: Values, types: dict[str, int]) -> list[Any]:
         """Run one node in float32, and round its outputs."""
-        given = {name: values[name] for name in node.input if name}
+        node_feeds = {name: values[name] for name in node.input if name}
         plain = onnx.NodeProto()
         plain.CopyFrom(node)
         widened = _widen_attributes(plain)
-        feeds = {name: _wide(value) for name, value in given.items()}
+        feeds = {name: _wide(value) for name, value in node_feeds.items()}
         graph = onnx.GraphProto(name="one", node=[plain])
         graph.input.extend(_value_info(name, value) for name, value in feeds.items())
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
@@ -230,7 +230,7 @@ class Emulation:
             results = iter(_session(model.SerializeToString()).run(None, feeds))
         except Exception as error:  # ONNX Runtime raises a dozen classes
             raise NotJudged(f"{node.op_type} does not run alone: {str(error)[:120]!r}") from error
-        fallback = next((value.dtype for value in given.values() if _is_low(value)), widened)
+        fallback = next((value.dtype for value in node_feeds.values() if _is_low(value)), widened)
         rounded = []
         for name in node.output:
             result = next(results) if name else None
@@ -300,16 +300,16 @@ def _onnx_type(value: Any) -> int:
 
 def _widen_attributes(node: onnx.NodeProto) -> np.dtype | None:
     """Make low tensors and types among a node's attributes float32; return the format they had."""
-    found = None
+    low_type = None
     for attribute in node.attribute:
         if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in _LOW:
-            found = _LOW[attribute.t.data_type]
+            low_type = _LOW[attribute.t.data_type]
             wide = onnx.numpy_helper.from_array(_array(attribute.t).astype(np.float32))
             attribute.t.CopyFrom(wide)
         elif attribute.name in {"dtype", "output_dtype"} and attribute.i in _LOW:
-            found = _LOW[attribute.i]
+            low_type = _LOW[attribute.i]
             attribute.i = TensorProto.FLOAT
-    return found
+    return low_type
 
 
 def main() -> None:

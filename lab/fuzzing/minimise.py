@@ -75,14 +75,14 @@ def _shrink(drawn: Drawn, same: Callable[[Drawn], bool]) -> Drawn:
     smallest = drawn
     for owner, field in _fields(model):
         for index in reversed(range(len(getattr(owner, field)))):
-            kept = [_copy(item) for item in getattr(owner, field)]
+            items = [_copy(item) for item in getattr(owner, field)]
             del getattr(owner, field)[index]
             candidate = dataclasses.replace(drawn, data=model.SerializeToString())
             if same(candidate):
                 smallest = candidate
             else:
                 del getattr(owner, field)[:]
-                getattr(owner, field).extend(kept)
+                getattr(owner, field).extend(items)
     return smallest
 
 

@@ -69,15 +69,15 @@ def drop(random_: random.Random, things: Any) -> None:
 
 def graphs(model: onnx.ModelProto) -> list[onnx.GraphProto]:
     """Return the main graph and every body, also those in functions."""
-    found: list[onnx.GraphProto] = []
+    every: list[onnx.GraphProto] = []
     waiting: list[tuple[Any, int]] = [(model.graph, 0), *((function, 0) for function in model.functions)]
     while waiting:
         scope, depth = waiting.pop(0)
         if isinstance(scope, onnx.GraphProto):
-            found.append(scope)
+            every.append(scope)
         if depth < _DEEPEST:
             waiting += [(body, depth + 1) for node in scope.node for body in bodies(node)]
-    return found
+    return every
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -95,10 +95,10 @@ def scopes(model: onnx.ModelProto) -> list[Any]:
 
 def pick_scope(mutant: Mutant, random_: random.Random) -> Any:
     """Return a graph or function that has nodes; the main graph in most cases."""
-    found = [scope for scope in scopes(mutant.model) if len(scope.node)]
-    if len(found) > 1 and random_.random() < 0.5:
-        return pick(random_, found)
-    return pick(random_, found[:1])
+    choices = [scope for scope in scopes(mutant.model) if len(scope.node)]
+    if len(choices) > 1 and random_.random() < 0.5:
+        return pick(random_, choices)
+    return pick(random_, choices[:1])
 
 
 def pick_node(mutant: Mutant, random_: random.Random) -> onnx.NodeProto:
@@ -109,8 +109,8 @@ def pick_node(mutant: Mutant, random_: random.Random) -> onnx.NodeProto:
 
 def pick_graph(mutant: Mutant, random_: random.Random) -> onnx.GraphProto:
     """Return the main graph in most cases, else a body."""
-    found = graphs(mutant.model)
-    return found[0] if random_.random() < 0.7 else pick(random_, found)
+    choices = graphs(mutant.model)
+    return choices[0] if random_.random() < 0.7 else pick(random_, choices)
 
 
 def value_names(scope: Any) -> list[str]:
@@ -123,22 +123,22 @@ def value_names(scope: Any) -> list[str]:
 
 def pick_tensor(mutant: Mutant, random_: random.Random) -> onnx.TensorProto:
     """Return an initializer, or the tensor of an attribute."""
-    found: list[onnx.TensorProto] = [tensor for graph in graphs(mutant.model) for tensor in graph.initializer]
-    found += [
+    choices: list[onnx.TensorProto] = [tensor for graph in graphs(mutant.model) for tensor in graph.initializer]
+    choices += [
         attribute.t
         for scope in scopes(mutant.model)
         for node in scope.node
         for attribute in node.attribute
         if attribute.HasField("t")
     ]
-    return pick(random_, found)
+    return pick(random_, choices)
 
 
 def pick_value_info(mutant: Mutant, random_: random.Random) -> onnx.ValueInfoProto:
     """Return the declaration of an input, an output or a value in between."""
     graph = pick_graph(mutant, random_)
-    found: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
-    return pick(random_, found)
+    choices: list[onnx.ValueInfoProto] = [*graph.input, *graph.output, *graph.value_info]
+    return pick(random_, choices)
 
 
 def pick_tensor_type(mutant: Mutant, random_: random.Random) -> Any:

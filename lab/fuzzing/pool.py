@@ -237,7 +237,7 @@ def _status_words(status: int) -> str:
 
 def _place(words: str) -> str:
     """Return the innermost line of the package in a traceback of faulthandler, which lists the innermost first."""
-    found = re.findall(r'File "([^"]+)", line (\d+)', words)
-    ours = [f"{path.split('amp_transpiler/')[-1]}:{line}" for path, line in found if "/amp_transpiler/" in path]
-    inner = ["/".join(pathlib.Path(path).parts[-2:]) + f":{line}" for path, line in found[:1]]
+    frames = re.findall(r'File "([^"]+)", line (\d+)', words)
+    ours = [f"{path.split('amp_transpiler/')[-1]}:{line}" for path, line in frames if "/amp_transpiler/" in path]
+    inner = ["/".join(pathlib.Path(path).parts[-2:]) + f":{line}" for path, line in frames[:1]]
     return " < ".join(dict.fromkeys([*ours[:1], *inner]))

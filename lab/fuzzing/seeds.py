@@ -43,8 +43,10 @@ def _from_text(name: str, text: SeedText) -> Seed:
     header = f'<ir_version: {text.ir_version}, opset_import: ["": {text.opset}{text.imports}]>'
     model = onnx.parser.parse_model(f"{header} agraph {text.graph} {text.functions}")
     random = np.random.default_rng(zlib.crc32(name.encode()))
-    for weight, given in text.weights.items():
-        array = (random.normal(size=given) * 0.3).astype(np.float32) if isinstance(given, tuple) else np.asarray(given)
+    for weight, values in text.weights.items():
+        array = (
+            (random.normal(size=values) * 0.3).astype(np.float32) if isinstance(values, tuple) else np.asarray(values)
+        )
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, weight))
     files = _externalised(model) if text.external else {}
     return Seed(name, model.SerializeToString(deterministic=True), files)
@@ -65,13 +67,13 @@ def _externalised(model: onnx.ModelProto) -> dict[str, bytes]:
 
 def _from_folder(folder: pathlib.Path) -> list[Seed]:
     """Read the small models of a folder, each with the data files beside it that it names."""
-    found = []
+    seeds = []
     for file in sorted(folder.rglob("*.onnx")):
         if file.stat().st_size <= _LARGEST:
             seed = _from_file(file, str(file.relative_to(folder)))
             if seed is not None:
-                found.append(seed)
-    return found
+                seeds.append(seed)
+    return seeds
 
 
 def _from_file(file: pathlib.Path, name: str) -> Seed | None:

@@ -59,8 +59,8 @@ class Summary:
 
     def progress(self) -> str:
         """Return one line with the counts so far."""
-        found = [f"{row.name} {count}" for row in CLASSES if (count := self.of_kind(row.name))]
-        return f"{self.total}: " + ", ".join(found)
+        counts = [f"{row.name} {count}" for row in CLASSES if (count := self.of_kind(row.name))]
+        return f"{self.total}: " + ", ".join(counts)
 
     def groups(self) -> list[tuple[str, list[Outcome]]]:
         """Return the faults by cause, the most frequent first."""
@@ -68,8 +68,8 @@ class Summary:
 
     def fault_lines(self) -> Iterable[str]:
         """Yield one line for each cause of faults, of vague messages, and of refusals where ONNX Runtime is content."""
-        for title, found in (("", self.faults), ("", self.vague), ("ONNX Runtime loads it; ", self.strict)):
-            for _, outcomes in _by_cause(found):
+        for title, group in (("", self.faults), ("", self.vague), ("ONNX Runtime loads it; ", self.strict)):
+            for _, outcomes in _by_cause(group):
                 first = outcomes[0]
                 yield f"{len(outcomes):5} x {title}{first.kind}, mutant {first.index}: {first.detail}  [{first.where}]"
 
@@ -89,7 +89,7 @@ class Summary:
 
 
 def _by_cause(outcomes: list[Outcome]) -> list[tuple[str, list[Outcome]]]:
-    found: dict[str, list[Outcome]] = {}
+    causes: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        found.setdefault(outcome.signature, []).append(outcome)
-    return sorted(found.items(), key=lambda item: -len(item[1]))
+        causes.setdefault(outcome.signature, []).append(outcome)
+    return sorted(causes.items(), key=lambda item: -len(item[1]))

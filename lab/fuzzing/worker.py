@@ -63,14 +63,14 @@ def run_one(task: dict[str, Any], seeds: list[Seed], folder: pathlib.Path, door:
     run, index = task["run"], task["index"]
     ask = Ask(
         index,
-        draw(run, index, seeds, task.get("without", ())) if "data" not in task else _given(task),
+        draw(run, index, seeds, task.get("without", ())) if "data" not in task else _mutant_of(task),
         task.get("options") or draw_options(run, index, task["verified"]),
         source_of_random(run, index, "judge").random() < task["judged"],
     )
     return attempt(ask, folder, door, judge, folder / "tmp")
 
 
-def _given(task: dict[str, Any]) -> Any:
+def _mutant_of(task: dict[str, Any]) -> Any:
     """Return a mutant whose files are given, as minimising does."""
     from fuzzing.mutations import Drawn
 
@@ -83,8 +83,8 @@ def _given(task: dict[str, Any]) -> Any:
 def find_door(name: str) -> Door:
     """Return the function that `MODULE:FUNCTION` names."""
     module, _, function = name.partition(":")
-    found: Door = getattr(importlib.import_module(module), function)
-    return found
+    door: Door = getattr(importlib.import_module(module), function)
+    return door
 
 
 def main() -> None:

@@ -81,9 +81,9 @@ def _decided(report: amp.Report) -> Record:
 
 def digest(folder: pathlib.Path) -> str:
     """The SHA-256 of the files of a folder, names and contents."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        found.update(file.name.encode())
+        hashed.update(file.name.encode())
         with file.open("rb") as stream:
-            found.update(hashlib.file_digest(stream, "sha256").digest())
-    return found.hexdigest()
+            hashed.update(hashlib.file_digest(stream, "sha256").digest())
+    return hashed.hexdigest()

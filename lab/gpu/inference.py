@@ -103,8 +103,8 @@ def predictions(task: Task, sessions: Sessions, *, cuda_graph: bool = False) -> 
     for file in sessions.folder.iterdir():
         file.unlink()
     predicted = described["predicted"].get(task.device, {})
-    kept = {key: described[key] for key in ("predicted_launches", "bytes", "casts")}
-    return {**kept, "predicted_ms": predicted.get("graph_ms" if cuda_graph else "ms")}
+    copied = {key: described[key] for key in ("predicted_launches", "bytes", "casts")}
+    return {**copied, "predicted_ms": predicted.get("graph_ms" if cuda_graph else "ms")}
 
 
 def worst(reference: dict[str, Any], result: dict[str, Any]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 __all__ = ["COMPILED", "COMPILED_BY_TORCH", "MODELS_WITH_OPTIONS", "STEPS_WITH_OPTIONS", "TRAINED", "TRAINED_BY_TORCH"]
 
 # Network, level and format, by worth. "torch" and "raf" are the experiments as in their documents; a plus sign stands
-# for a CUDA graph of the whole step.
+# for a CUDA graph of the whole step, two for one that overwrites its state.
 TRAINED = (
     *("transformer.fp32.float32", "transformer.O2.float16", "transformer.O2+.float16", "transformer.O2.bfloat16"),
+    "transformer.O2++.float16",
     *("rocm.fp32.float32", "rocm.torch.float16", "rocm.O2.float16", "rocm.O2+.float16"),
     *("raf.fp32.float32", "raf.raf.float16", "raf.O2.float16", "raf.O2+.float16"),
     *("resnet50.fp32.float32", "resnet50.O2.float16", "resnet50.O2+.float16"),

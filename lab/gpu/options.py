@@ -223,5 +223,5 @@ def _step(name: str, place_name: str, changes: Mapping[str, Any], *, tiny: bool)
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    print(json.dumps(_step(given["name"], given["place"], given["changes"], tiny=given["tiny"])))
+    request = json.loads(sys.argv[1])
+    print(json.dumps(_step(request["name"], request["place"], request["changes"], tiny=request["tiny"])))

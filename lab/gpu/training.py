@@ -26,6 +26,9 @@ STEPS_OF_MEMORY = (1, 3)
 them, and lies where it stays from the third on."""
 
 
+_GRAPHS = ("", ", CUDA graph", ", CUDA graph in place")  # by the pluses behind a level
+
+
 def _network(task: Task, name: str) -> Network:
     return small(NETWORKS[name]) if task.tiny else NETWORKS[name]
 
@@ -33,19 +36,20 @@ def _network(task: Task, name: str) -> Network:
 def training(task: Task) -> None:
     """Time the steps of one program; the task's name is that of the network, its level and its format."""
     name, level, dtype = task.name.split(".")
-    variant = f"{level[:-1]}, CUDA graph" if level.endswith("+") else level
+    variant = level.rstrip("+") + _GRAPHS[level.count("+")]
     attempt(task, variant, dtype, lambda: _ours(task, _network(task, name), level, dtype))
 
 
 def _ours(task: Task, network: Network, level: str, dtype: str) -> Iterator[Record]:
     place = place_named(task.place)
-    level, captured = level.rstrip("+"), level.endswith("+") and task.place == "cuda"
+    pluses = level.count("+") if task.place == "cuda" else 0
+    level, captured = level.rstrip("+"), pluses > 0
     step = training_step(network, "fp32" if level == "raf" else level, dtype)
     program = amp.autocast(step.main, dtype=dtype) if level == "raf" else step.main
     feeds, before = feeds_of(network), place.memory_in_use()
     sessions = Sessions(task.folder / f"graphs.{task.name}")
     sessions.folder.mkdir()
-    executor = static.Executor(place, cuda_graph=captured)
+    executor = static.Executor(place, cuda_graph=captured, in_place=pluses > 1)
     losses: list[Any] = []
 
     def run() -> None:

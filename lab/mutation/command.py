@@ -148,9 +148,9 @@ def _run(module: Module, run: _Run) -> None:
         return mutant, run.judge(module, mutant, source)
 
     sample = drawn(all_mutants(path)[0], source, module.name, run.options.seed, run.count)
-    for found in run.pool.imap(fate, sample):
-        if found:
-            mutant, new = found
+    for outcome in run.pool.imap(fate, sample):
+        if outcome:
+            mutant, new = outcome
             run.record.add(new)
             _tell(module, mutant, new)
     fates = _row(module, run.record, run.options.seed, run.count)[1]

@@ -53,12 +53,12 @@ class Coverage:
     def wider(self, module: Module, mutant: Mutant) -> tuple[list[str], float]:
         """Return the other tests that call the mutated function, the quickest of them, and the seconds they take."""
         called = f"{module.name}:{mutant.function}"
-        wide = {test: found for test, found in self._tests(module.wider).items() if _calls(found[1], called)}
+        wide = {test: entry for test, entry in self._tests(module.wider).items() if _calls(entry[1], called)}
         order = sorted(wide, key=lambda test: wide[test][0])[:_WIDER]
         return order, sum(wide[test][0] for test in order)
 
     def _tests(self, names: tuple[str, ...]) -> dict[str, Any]:
-        return {test: found for file in _files(names) for test, found in self._files[file]["tests"].items()}
+        return {test: entry for file in _files(names) for test, entry in self._files[file]["tests"].items()}
 
 
 def _calls(functions: list[str], called: str) -> bool:
@@ -67,10 +67,12 @@ def _calls(functions: list[str], called: str) -> bool:
 
 
 def _files(names: tuple[str, ...]) -> list[str]:
-    found: list[str] = []
+    names_of_files: list[str] = []
     for name in names:
         path = ROOT / name
         if not path.exists():
             raise SystemExit(f"mutate: no such tests: {name}")
-        found += [name] if path.is_file() else [str(f.relative_to(ROOT)) for f in sorted(path.rglob("test_*.py"))]
-    return list(dict.fromkeys(found))
+        names_of_files += (
+            [name] if path.is_file() else [str(f.relative_to(ROOT)) for f in sorted(path.rglob("test_*.py"))]
+        )
+    return list(dict.fromkeys(names_of_files))

@@ -68,7 +68,7 @@ def all_mutants(path: pathlib.Path) -> tuple[list[Mutant], int]:
     lines = source.splitlines()
     functions = _functions(source)
     left_out = 0
-    found = []
+    mutants = []
     spots: dict[tuple[str, str, int], list[tuple[int, int]]] = collections.defaultdict(list)
     for operator, occurrence, index, (line, column) in _places(source):
         if any(start <= (line, column) < end for start, end in stretches):
@@ -83,8 +83,8 @@ def all_mutants(path: pathlib.Path) -> tuple[list[Mutant], int]:
         number = sorted(equal).index((line, column))
         indent = len(lines[line - 1]) - len(lines[line - 1].lstrip())
         spot = f"{function}|{text}|{column - indent}|{number}"
-        found.append(Mutant(function, line, spot, operator, occurrence, index))
-    return found, left_out
+        mutants.append(Mutant(function, line, spot, operator, occurrence, index))
+    return mutants, left_out
 
 
 def _places(source: str) -> Iterator[tuple[str, int, int, tuple[int, int]]]:
@@ -100,7 +100,7 @@ def _places(source: str) -> Iterator[tuple[str, int, int, tuple[int, int]]]:
 
 def _functions(source: str) -> dict[int, str]:
     """Return the qualified name of the innermost function of each line that is in one."""
-    found: dict[int, str] = {}
+    by_line: dict[int, str] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
@@ -108,14 +108,14 @@ def _functions(source: str) -> dict[int, str]:
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 name = prefix + child.name
                 first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
-                found.update(dict.fromkeys(range(first, (child.end_lineno or child.lineno) + 1), name))
+                by_line.update(dict.fromkeys(range(first, (child.end_lineno or child.lineno) + 1), name))
                 inner = name + ".<locals>."
             elif isinstance(child, ast.ClassDef):
                 inner = f"{prefix}{child.name}."
             visit(child, inner)
 
     visit(ast.parse(source), "")
-    return found
+    return by_line
 
 
 def drawn(mutants: list[Mutant], source: str, module: str, seed: int, count: int | None) -> list[Mutant]:

@@ -55,5 +55,5 @@ def _initializes(node: Any) -> bool:
 def operators() -> dict[str, Operator]:
     """Return every operator by its name."""
     names = [name for name in cosmic_ray.plugins.operator_names() if not _LEFT_OUT.search(name)]
-    found = {name.partition("/")[2]: cosmic_ray.plugins.get_operator(name)() for name in sorted(names)}
-    return found | {"DropStatement": DropStatement()}
+    by_name = {name.partition("/")[2]: cosmic_ray.plugins.get_operator(name)() for name in sorted(names)}
+    return by_name | {"DropStatement": DropStatement()}

@@ -84,12 +84,12 @@ def excluded(source: str) -> list[tuple[Place, Place]]:
     def place(line: int, column: int) -> Place:  # ast counts bytes, parso characters
         return line, len(lines[line - 1].encode()[:column].decode())
 
-    found = []
+    spans = []
     for node in ast.walk(ast.parse(source)):
         for part in (part for rule in RULES.values() for part in rule(node)):
             start = place(part.lineno, part.col_offset)  # type: ignore[attr-defined] # all are expressions, statements or keywords
             end = place(part.end_lineno, part.end_col_offset)  # type: ignore[attr-defined]
             if lines[start[0] - 1][: start[1]].endswith("@"):  # a decorator goes with its @
                 start = start[0], start[1] - 1
-            found.append((start, end))
-    return sorted(found)
+            spans.append((start, end))
+    return sorted(spans)

@@ -37,8 +37,8 @@ class Order:
         self._others = others
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        kept = [item for item in items if self._others or item.nodeid in self._place]
-        items[:] = sorted(kept, key=lambda item: self._place.get(item.nodeid, -1))
+        chosen = [item for item in items if self._others or item.nodeid in self._place]
+        items[:] = sorted(chosen, key=lambda item: self._place.get(item.nodeid, -1))
 
 
 class Calls:

@@ -81,8 +81,8 @@ class Editor:
         names = [self.constant(value) if isinstance(value, (int, float)) else value for value in inputs]
         name = self._new(op_type)
         result = output or self._new(f"{name}_output_0", exact=True)
-        made = onnx.helper.make_node(op_type, names, [result], name, **attributes)
-        self.model.graph.node.insert(self._index, made)
+        new = onnx.helper.make_node(op_type, names, [result], name, **attributes)
+        self.model.graph.node.insert(self._index, new)
         self._index += 1
         self.added.append(name)
         return result

@@ -53,8 +53,10 @@ def _by_converter_common(model: onnx.ModelProto, _: str) -> onnx.ModelProto:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each constant that it clips
-        made: onnx.ModelProto = convert_float_to_float16(copy_of(model), keep_io_types=True, op_block_list=["Resize"])
-    return made
+        converted: onnx.ModelProto = convert_float_to_float16(
+            copy_of(model), keep_io_types=True, op_block_list=["Resize"]
+        )
+    return converted
 
 
 def _by_onnx_runtime(model: onnx.ModelProto, _: str) -> onnx.ModelProto:
@@ -63,16 +65,16 @@ def _by_onnx_runtime(model: onnx.ModelProto, _: str) -> onnx.ModelProto:
 
     with _only_errors("onnxruntime.transformers.float16"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = OnnxModel(convert_float_to_float16(copy_of(model), keep_io_types=True, op_block_list=["Resize"]))
-    made.topological_sort()
-    low: onnx.ModelProto = made.model
+        converted = OnnxModel(convert_float_to_float16(copy_of(model), keep_io_types=True, op_block_list=["Resize"]))
+    converted.topological_sort()
+    low: onnx.ModelProto = converted.model
     return low
 
 
 def _plainly(model: onnx.ModelProto, dtype: str) -> onnx.ModelProto:
     """Make every float of the main graph low, as a script of a few lines does; inputs and outputs keep their types."""
-    made, low = copy_of(model), _LOW[dtype]
-    graph = made.graph
+    converted, low = copy_of(model), _LOW[dtype]
+    graph = converted.graph
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             tensor.CopyFrom(_low_tensor(tensor, dtype))
@@ -85,7 +87,7 @@ def _plainly(model: onnx.ModelProto, dtype: str) -> onnx.ModelProto:
     del graph.value_info[:]
     _cast_inside(graph)
     _cast_at_the_ends(graph, low)
-    return made
+    return converted
 
 
 def _cast_inside(graph: onnx.GraphProto) -> None:
@@ -139,20 +141,20 @@ TOOLS: dict[str, tuple[Callable[[onnx.ModelProto, str], onnx.ModelProto], tuple[
 
 def renamed(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return a model whose nodes and inner values are called by counters, and the nodes' old names -> new ones."""
-    made = copy_of(model)
-    del made.graph.value_info[:]
-    fixed = {value.name for value in (*made.graph.input, *made.graph.output)}
+    copy = copy_of(model)
+    del copy.graph.value_info[:]
+    fixed = {value.name for value in (*copy.graph.input, *copy.graph.output)}
     values: dict[str, str] = {"": ""}
     nodes: dict[str, str] = {}
 
     def of(name: str) -> str:
         return name if name in fixed else values.setdefault(name, f"v{len(values)}")
 
-    for tensor in made.graph.initializer:
+    for tensor in copy.graph.initializer:
         tensor.name = of(tensor.name)
-    for index, node in enumerate(made.graph.node):
+    for index, node in enumerate(copy.graph.node):
         nodes[node.name] = f"n{index}"
         node.name = f"n{index}"
         node.input[:] = [of(name) for name in node.input]
         node.output[:] = [of(name) for name in node.output]
-    return made, nodes
+    return copy, nodes

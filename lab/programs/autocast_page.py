@@ -99,7 +99,7 @@ def is_behind(row: Record, way: str) -> bool:
 
     Errors are those on the sample, and at other levels where AutoCast's is beyond level auto's limit.
     """
-    ours, theirs = _made(row, way), _made(row, "AutoCast")
+    ours, theirs = _of_way(row, way), _of_way(row, "AutoCast")
     if not _has_less(row, way) or _is_smaller(ours, theirs, "error", NO_ERROR):
         return False
     limit = LIMITS[_format(row)][0]
@@ -114,34 +114,34 @@ def _is_smaller(ours: Record, theirs: Record, sample: str, margin: float = 0.0) 
 
 
 def _has_less(row: Record, way: str) -> bool:
-    ours, theirs = (_made(row, by).get("share") for by in (way, "AutoCast"))
-    built = _builds(_made(row, "AutoCast"))  # the share of a file that is refused says nothing
+    ours, theirs = (_of_way(row, by).get("share") for by in (way, "AutoCast"))
+    built = _builds(_of_way(row, "AutoCast"))  # the share of a file that is refused says nothing
     return built and ours is not None and theirs is not None and ours < theirs - SAME_SHARE
 
 
-def _made(row: Record, way: str) -> Record:
-    made: Record = row["ways"].get(way, {})
-    return made
+def _of_way(row: Record, way: str) -> Record:
+    record_of_way: Record = row["ways"].get(way, {})
+    return record_of_way
 
 
-def _error(made: Record, sample: str = "error") -> float:
-    error = made.get(sample)
+def _error(converted: Record, sample: str = "error") -> float:
+    error = converted.get(sample)
     return math.inf if error in (None, "infinite") else float(error)
 
 
-def _builds(made: Record) -> bool:
-    return made.get("fault") == ""
+def _builds(converted: Record) -> bool:
+    return converted.get("fault") == ""
 
 
 def _sums(rows: Sequence[Record]) -> Iterator[str]:
     """Yield the table of sums; shares, errors and times are over models of which AutoCast's file is built, too."""
     taken = [row for row in rows if not row["source"]]
-    common = [row for row in taken if all(_builds(_made(row, way)) for way in WAYS)]
-    made = {way: [_made(row, way) for row in common] for way in WAYS}
-    shares = {way: [record["share"] for record in made[way]] for way in WAYS}
-    seconds = {way: [record["seconds"] for record in made[way]] for way in WAYS}
-    unverified = {way: [record.get("unverified", math.nan) for record in made[way]] for way in OURS}
-    converted = sum("seconds" in _made(row, "AutoCast") for row in taken)
+    common = [row for row in taken if all(_builds(_of_way(row, way)) for way in WAYS)]
+    by_way = {way: [_of_way(row, way) for row in common] for way in WAYS}
+    shares = {way: [record["share"] for record in by_way[way]] for way in WAYS}
+    seconds = {way: [record["seconds"] for record in by_way[way]] for way in WAYS}
+    unverified = {way: [record.get("unverified", math.nan) for record in by_way[way]] for way in OURS}
+    converted = sum("seconds" in _of_way(row, "AutoCast") for row in taken)
     yield (
         f"Of {len(rows)} models the builder takes {len(taken)} in float32. AutoCast converts {converted} of these. All "
         f"but the first line of the table is about the {len(common)} of which every file is built."
@@ -149,12 +149,12 @@ def _sums(rows: Sequence[Record]) -> Iterator[str]:
     yield ""
     yield _line("", WAYS)
     yield _line("---", ["---" for _ in WAYS])
-    yield _line(f"built, of {len(taken)}", [sum(_builds(_made(row, way)) for row in taken) for way in WAYS])
+    yield _line(f"built, of {len(taken)}", [sum(_builds(_of_way(row, way)) for row in taken) for way in WAYS])
     yield _line("share, mean", [f"{statistics.mean(shares[way]):.2f}" for way in WAYS])
     yield _line("share, median", [f"{statistics.median(shares[way]):.2f}" for way in WAYS])
     for sample, words in {"error": "error", **OTHER_LEVELS}.items():
         for limit in LIMITS[_format(rows[0])]:
-            known = {way: [record for record in made[way] if record.get(sample) is not None] for way in WAYS}
+            known = {way: [record for record in by_way[way] if record.get(sample) is not None] for way in WAYS}
             beyond = [sum(_error(record, sample) > limit for record in known[way]) for way in WAYS]
             yield _line(f"{words} beyond {limit:.1%}", beyond)
     yield _line("seconds, sum", [f"{sum(seconds[way]):.0f}" for way in WAYS])
@@ -185,16 +185,16 @@ def _reasons(pairs: Sequence[tuple[Record, str]]) -> Iterator[str]:
     yield _line("model", cells)
     yield _line("---", ["---" for _ in cells])
     for row, way in pairs:
-        ours, theirs = _made(row, way), _made(row, "AutoCast")
+        ours, theirs = _of_way(row, way), _of_way(row, "AutoCast")
         both = [f"{_number(ours, sample)}, {_number(theirs, sample)}" for sample in ("error", *OTHER_LEVELS)]
         shares = f"{ours['share']:.2f}, {theirs['share']:.2f}"
         yield _line(row["model"], [way, shares, *both, _why(ours)])
 
 
-def _why(made: Record) -> str:
+def _why(converted: Record) -> str:
     """Return the reasons of nodes in float32, without names and numbers, the most frequent ones first."""
     counts: collections.Counter[str] = collections.Counter()
-    for reason, count in made.get("float32", ()):
+    for reason, count in converted.get("float32", ()):
         counts[_general(reason)] += count
     return "; ".join(f"{count}: {reason}" for reason, count in counts.most_common(MOST_REASONS))
 
@@ -209,23 +209,23 @@ def _all(rows: Sequence[Record]) -> Iterator[str]:
     yield _line("---", ["---" for _ in ("MB", *WAYS)])
     for row in rows:
         refused = f", whose source the builder refuses: {row['source'][:60]}" if row["source"] else ""
-        cells = [_cell(_made(row, way)) for way in WAYS]
+        cells = [_cell(_of_way(row, way)) for way in WAYS]
         yield _line(f"{row['model']}{refused.replace('|', '/')}", [f"{row['bytes'] / 1e6:.1f}", *cells])
 
 
-def _cell(made: Record) -> str:
-    if "seconds" not in made:
+def _cell(converted: Record) -> str:
+    if "seconds" not in converted:
         return "no file"
-    share = "-" if made.get("share") is None else f"{made['share']:.2f}"
-    others = [_number(made, sample) for sample in OTHER_LEVELS]
-    errors = f"{_number(made, 'error')} ({'; '.join(others)})"
-    return f"{share}, {errors}, {made['seconds']:.1f} s{'' if _builds(made) else ' x'}"
+    share = "-" if converted.get("share") is None else f"{converted['share']:.2f}"
+    others = [_number(converted, sample) for sample in OTHER_LEVELS]
+    errors = f"{_number(converted, 'error')} ({'; '.join(others)})"
+    return f"{share}, {errors}, {converted['seconds']:.1f} s{'' if _builds(converted) else ' x'}"
 
 
-def _number(made: Record, sample: str) -> str:
-    if made.get(sample) is None:
+def _number(converted: Record, sample: str) -> str:
+    if converted.get(sample) is None:
         return "-"
-    error = _error(made, sample)
+    error = _error(converted, sample)
     return "infinite" if math.isinf(error) else f"{error:.2g}"
 
 

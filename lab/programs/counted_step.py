@@ -40,8 +40,8 @@ def main() -> None:
         with launches.counting() as counts:
             executor.run(step.main, feeds, [step.loss], return_numpy=False)
         counts.pop("kernels")
-        found = {} if sessions is None else describe(list(sessions.graphs()))
-    print(json.dumps({**dataclasses.asdict(network), "level": level, "dtype": dtype, **counts, **found}))
+        described = {} if sessions is None else describe(list(sessions.graphs()))
+    print(json.dumps({**dataclasses.asdict(network), "level": level, "dtype": dtype, **counts, **described}))
 
 
 if __name__ == "__main__":

@@ -110,12 +110,14 @@ def page(records: Sequence[Record], names: Sequence[str] = ()) -> str:
     for record in records:
         by_model.setdefault(record["model"], {})[record["level"]] = record
     by_model = {name: levels for name, levels in by_model.items() if all(level in levels for level in LEVELS)}
-    tried = {name: levels for name, levels in by_model.items() if not any("skipped" in levels[one] for one in LEVELS)}
-    good = [name for name, levels in tried.items() if all(passes(levels[one]) for one in LEVELS)]
-    twins = [found for levels in tried.values() if (found := twin_difference(levels.get(TWIN, {}))) is not None]
+    tried = {
+        name: levels for name, levels in by_model.items() if not any("skipped" in levels[level] for level in LEVELS)
+    }
+    good = [name for name, levels in tried.items() if all(passes(levels[level]) for level in LEVELS)]
+    twins = [apart for levels in tried.values() if (apart := twin_difference(levels.get(TWIN, {}))) is not None]
     left_out = {name: levels[LEVELS[0]]["skipped"] for name, levels in by_model.items() if name not in tried}
     largest = max((levels[LEVELS[0]]["mb"] for levels in by_model.values()), default=0)
-    same = sum(one < SAME for one in twins)
+    same = sum(apart < SAME for apart in twins)
     rows = [row(name, levels) for name, levels in sorted(tried.items())]
     skipped = [f"- {reason}: {', '.join(names)}" for reason, names in grouped(left_out).items()]
     head = HEAD.format(
@@ -132,19 +134,19 @@ def page(records: Sequence[Record], names: Sequence[str] = ()) -> str:
 
 def white_list_of(tried: Mapping[str, Mapping[str, Record]]) -> str:
     """Return a sentence about the models that pass at O1 and not at O2."""
-    found = [name for name, levels in sorted(tried.items()) if passes(levels.get(WHITE_LIST, {}))]
-    return f" What fails at O2 passes at O1: {', '.join(found)}." if found else ""
+    names = [name for name, levels in sorted(tried.items()) if passes(levels.get(WHITE_LIST, {}))]
+    return f" What fails at O2 passes at O1: {', '.join(names)}." if names else ""
 
 
 def learned_by(tried: Mapping[str, Mapping[str, Record]]) -> dict[str, list[float]]:
     """Return at each level how many models learn a half and nine tenths, and the median of what is left."""
-    found: dict[str, list[float]] = {"halves": [], "most": [], "left": []}
+    errors: dict[str, list[float]] = {"halves": [], "most": [], "left": []}
     for level in LEVELS:
         last = [record["losses"][-1] for levels in tried.values() if "losses" in (record := levels[level])]
-        found["halves"].append(sum(loss <= 0.5 for loss in last))
-        found["most"].append(sum(loss <= 0.1 for loss in last))
-        found["left"].append(float(np.median(last)) if last else np.nan)
-    return found
+        errors["halves"].append(sum(loss <= 0.5 for loss in last))
+        errors["most"].append(sum(loss <= 0.1 for loss in last))
+        errors["left"].append(float(np.median(last)) if last else np.nan)
+    return errors
 
 
 def skipped_in(tried: Mapping[str, Mapping[str, Record]]) -> dict[str, int]:
@@ -171,10 +173,10 @@ def times_of(tried: Mapping[str, Mapping[str, Record]]) -> dict[str, Any]:
 
 def grouped(left_out: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the models of each reason."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, reason in sorted(left_out.items()):
-        found.setdefault(reason, []).append(name)
-    return found
+        groups.setdefault(reason, []).append(name)
+    return groups
 
 
 def row(name: str, levels: Mapping[str, Record]) -> str:

@@ -22,13 +22,13 @@ def model_of(network: Network) -> nn.Module:
 
 def optimizer_of(network: Network, parameters: Sequence[nn.Parameter], **settings: Any) -> torch.optim.Optimizer:
     """Return the network's optimizer; `settings` such as `fused=True` are PyTorch's."""
-    made: Mapping[str, Callable[[], torch.optim.Optimizer]] = {
+    makers: Mapping[str, Callable[[], torch.optim.Optimizer]] = {
         "sgd": lambda: torch.optim.SGD(parameters, network.rate, **settings),
         "momentum": lambda: torch.optim.SGD(parameters, network.rate, momentum=0.9, **settings),
         "adam": lambda: torch.optim.Adam(parameters, network.rate, **settings),
         "adamw": lambda: torch.optim.AdamW(parameters, network.rate, **settings),
     }
-    return made[network.optimizer]()
+    return makers[network.optimizer]()
 
 
 def loss_of(model: nn.Module, feeds: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -53,8 +53,8 @@ REASONS: Mapping[str, str] = {
     "and read between the operators.",
     "normalisation": "there is no training kernel for either pass in a stock ONNX Runtime: statistics, sums and the "
     "combination are operators of their own.",
-    "loss": "RAF's policy computes the loss in float32, which takes a cast of all scores and a LogSoftmax of twice the "
-    "bytes; the measured program of PyTorch had its loss in float16.",
+    "loss": "a LogSoftmax for the loss and a Softmax for its gradient each read all scores; PyTorch makes the gradient "
+    "of the logarithms that it keeps.",
     "elementwise": "each operator is a kernel that reads and writes everything; PyTorch's backward kernels do several "
     "steps at once.",
     "casts": "parameters are cast in each step under autocast, in PyTorch as well; activations between operators whose "

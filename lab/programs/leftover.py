@@ -75,20 +75,20 @@ REASONS: Mapping[str, str] = {
 def rows(steps: Sequence[Record], torch_steps: Sequence[Record]) -> list[Record]:
     """Return, for each network's lowest level in float16 (or what there is), our launches and PyTorch's by work."""
     theirs = {(step["network"], step["dtype"]): step for step in torch_steps}
-    found = []
+    table = []
     for network in dict.fromkeys(step["network"] for step in steps):
-        own = [step for step in steps if step["network"] == network and step["dtype"] != "bfloat16"]
-        if not own or (network, own[-1]["dtype"]) not in theirs:  # counted earlier, and not asked for now
+        matching = [step for step in steps if step["network"] == network and step["dtype"] != "bfloat16"]
+        if not matching or (network, matching[-1]["dtype"]) not in theirs:  # counted earlier, and not asked for now
             continue
-        step = own[-1]  # levels go down
+        step = matching[-1]  # levels go down
         mine = _by_work(step["ours"]["by_operator"], 0)
         other = _by_work(theirs[network, step["dtype"]]["by_operator"], 1)
         for work in REASONS:
             ours, torch = mine[work].total(), other[work].total()
             if ours or torch:
                 row = {"network": network, "level": step["level"], "work": work, "reason": REASONS[work]}
-                found.append({**row, "ours": ours, "torch": torch, "operators": _named(mine[work])})
-    return found
+                table.append({**row, "ours": ours, "torch": torch, "operators": _named(mine[work])})
+    return table
 
 
 def _by_work(by_operator: Mapping[str, int], side: int) -> dict[str, collections.Counter[str]]:

@@ -112,7 +112,7 @@ def main(tool: str, source: str, inputs: str, target: str, limit: str, low: str 
     if low == "bfloat16":
         make = BFLOAT16[tool]
     record: dict[str, Any] = {}
-    kept = os.dup(1)
+    saved = os.dup(1)
     with pathlib.Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         os.dup2(nowhere.fileno(), 1)  # one of them prints all names of nodes, again and again
         try:
@@ -128,8 +128,8 @@ def main(tool: str, source: str, inputs: str, target: str, limit: str, low: str 
             onnx.save(model, target)
         except Exception as error:  # noqa: BLE001 - whatever the tool raises is what is to be known
             record["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    os.dup2(kept, 1)
-    os.close(kept)
+    os.dup2(saved, 1)
+    os.close(saved)
     print(json.dumps(record), flush=True)
 
 

@@ -24,14 +24,14 @@ FORMS = ("fp32", "time", BATCHED, "auto", "O1", "O2", *PEERS)
 
 def at_batch(models: Models) -> Models:
     """Return the models whose inputs have a batch, with the times at a larger one, and what was aimed at these."""
-    found: dict[str, dict[str, Record]] = {}
+    by_model: dict[str, dict[str, Record]] = {}
     for name, forms in models.items():
         records = {form: dict(record) for form, record in forms.items() if "ms at 32" in record}
         for record in records.values():
             record["ms"], record["launches"] = record["ms at 32"], record["launches at 32"]
         if BATCHED in records:
-            found[name] = {**records, "time": records[BATCHED]}
-    return found
+            by_model[name] = {**records, "time": records[BATCHED]}
+    return by_model
 
 
 # ---- what is to be reached ----
@@ -114,8 +114,8 @@ def goals_table(models: Models) -> str:
     for goal in GOALS:
         cells = []
         for wanted in OTHERS:
-            found = [(ours, other) for _, form, ours, other in pairs(models) if form == wanted]
-            held = [goal.holds(ours, other) for ours, other in found if goal.applies(ours, other)]
+            compared = [(ours, other) for _, form, ours, other in pairs(models) if form == wanted]
+            held = [goal.holds(ours, other) for ours, other in compared if goal.applies(ours, other)]
             cells.append(f"{sum(held)} of {len(held)}")
         rows.append([goal.words, *cells])
     return _lines(rows)

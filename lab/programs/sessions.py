@@ -74,17 +74,17 @@ def describe(graphs: Sequence[ir.Model]) -> dict[str, Any]:
     """Return bytes, launches by operator, and predicted milliseconds of a run of these graphs."""
     by_graph = [traffic(graph) for graph in graphs]  # once: it infers shapes, for seconds where a network is large
     exact = [traffic(graph, tf32=False) for graph in graphs]
-    costs = [cost for found in by_graph for cost in found]
+    costs = [cost for node_costs in by_graph for cost in node_costs]
     by_operator: collections.Counter[str] = collections.Counter()
     for cost in costs:
         by_operator[cost.node.op_type] += cost.launches
     casts = [cost for cost in costs if cost.node.op_type == "Cast"]
     milliseconds = {
         name: {
-            "ms": sum(predicted(found, device).milliseconds for found in by_graph),
-            "graph_ms": sum(predicted(found, device, cuda_graph=True).milliseconds for found in by_graph),
-            "busy_ms": sum(predicted(found, device).busy_milliseconds for found in by_graph),
-            "exact_busy_ms": sum(predicted(found, device).busy_milliseconds for found in exact),
+            "ms": sum(predicted(node_costs, device).milliseconds for node_costs in by_graph),
+            "graph_ms": sum(predicted(node_costs, device, cuda_graph=True).milliseconds for node_costs in by_graph),
+            "busy_ms": sum(predicted(node_costs, device).busy_milliseconds for node_costs in by_graph),
+            "exact_busy_ms": sum(predicted(node_costs, device).busy_milliseconds for node_costs in exact),
         }
         for name, device in DEVICES.items()
     }

@@ -33,7 +33,7 @@ class _Attention(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.shape[1]
-        q, k, v = (one.reshape(1, rows, HEADS, -1).transpose(1, 2) for one in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (part.reshape(1, rows, HEADS, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
         if self.by_hand:
             weights = torch.softmax(q @ k.transpose(-1, -2) / (WIDTH / HEADS) ** 0.5, dim=-1)
             mixed = weights @ v

@@ -45,6 +45,15 @@ until the new one is whole, so that a step that fails changes nothing; the new o
 needs. RAF's BERT, a layer beside a large embedding, has the most of it. State in two sets of buffers, made before the
 first run and written in turns, was tried at O1: what else the step needs then lies as badly, and more is reserved.
 """
+GRAPHS = {"plain": "as it is", "turns": "graphs in turns", "in_place": "graph in place"}  # by forms of steps
+IN_PLACE = """
+## Memory of steps as CUDA graphs
+
+Reserved after four steps, in MB, under one layout of addresses. `Executor(cuda_graph=True)` captures two graphs that
+take turns, each with its own set of buffers for the state. With `in_place=True` there is one graph, which overwrites
+its state; a node that reads old state late is waited for (`training_passes/read_before_update.py`).
+
+"""
 BYTES = """
 ## Bytes against PyTorch's AMP
 
@@ -88,18 +97,18 @@ def page(found: Record) -> str:
     sizes["fewer"] = NETWORKS["resnet50"].batch
     layouts = LAYOUTS.get(found["layouts"], f"{found['layouts']} layouts of addresses")
     head = HEAD.format(date=dt.datetime.now(tz=dt.UTC).date(), **versions, **sizes, layouts=layouts)
-    return head + _joined(found, RESERVED + BYTES, PREDICTED, LEFT, ON_CPU)
+    return head + _joined(found, RESERVED + IN_PLACE, BYTES, PREDICTED, LEFT, ON_CPU)
 
 
 def tables(found: Record) -> str:
     """Return the tables alone."""
-    return _joined(found, "\n", "\n", "\n", "\n")
+    return _joined(found, "\n", "\n", "\n", "\n", "\n")
 
 
-def _joined(found: Record, *between: str) -> str:
-    made = (counts(found), moved(found), predictions(found), left(found), on_cpu(found))
-    parts = [made[0]]
-    for text, table in zip(between, made[1:], strict=True):
+def _joined(record: Record, *between: str) -> str:
+    cells = (counts(record), graphs(record), moved(record), predictions(record), left(record), on_cpu(record))
+    parts = [cells[0]]
+    for text, table in zip(between, cells[1:], strict=True):
         parts += [text, table]
     return "".join(parts)
 
@@ -110,10 +119,10 @@ def counts(found: Record) -> str:
     return _table(head.split(" | "), list(_count_rows(found)))
 
 
-def _count_rows(found: Record) -> Iterable[list[str]]:
-    theirs = {(step["network"], step["dtype"]): step for step in found["torch"]}
-    for name in dict.fromkeys(step["network"] for step in found["torch"]):
-        for step in (step for step in found["steps"] if step["network"] == name):
+def _count_rows(record: Record) -> Iterable[list[str]]:
+    theirs = {(step["network"], step["dtype"]): step for step in record["torch"]}
+    for name in dict.fromkeys(step["network"] for step in record["torch"]):
+        for step in (step for step in record["steps"] if step["network"] == name):
             ours, memory = step["ours"], step["ours"]["memory"]
             yield [
                 _label(step),
@@ -137,6 +146,17 @@ def _count_rows(found: Record) -> Iterable[list[str]]:
                     "",
                     "",
                 ]
+
+
+def graphs(found: Record) -> str:
+    """Return the memory of steps as CUDA graphs: a row for each step that was counted so."""
+    rows = []
+    for step in found["steps"]:
+        sizes = step["ours"].get("graphs")
+        if sizes is not None:
+            cells = ["not possible" if sizes[form] is None else f"{sizes[form] / MB:.0f}" for form in GRAPHS]
+            rows.append([f"{_label(step)}, MB", *cells])
+    return _table(["reserved", *GRAPHS.values()], rows)
 
 
 def moved(found: Record) -> str:

@@ -1,7 +1,9 @@
 """Counts operators that a model writes out in several nodes, from ONNX's protos alone.
 
 It is a reference for the fusions of the package and shares no code with them: it follows names from one characteristic
-node each, a root, an Erf, a Tanh or a Softmax, and asks what the definition of the operator asks for.
+node each, a root, an Erf, a Tanh or a Softmax, and asks what the definition of the operator asks for. Normalisations
+are counted over the last axis alone, since ONNX's operators have no other; their variance may be the mean of squares
+without the square of the mean, as JAX writes it.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class _Graph:
 
     def is_over_the_last_axis(self, node: onnx.NodeProto) -> bool:
         """Whether a reduction is over the last axis alone."""
-        axes = next((list(one.ints) for one in node.attribute if one.name == "axes"), None)
+        axes = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"), None)
         if axes is None and len(node.input) > 1:
             array = self.constants.get(self.origin(node.input[1]))
             axes = None if array is None else [int(axis) for axis in array.reshape(-1)]
@@ -90,7 +92,7 @@ class _Graph:
 def _ranks(proto: onnx.ModelProto) -> dict[str, int]:
     inferred = onnx.shape_inference.infer_shapes(proto).graph
     infos = (*inferred.value_info, *inferred.input, *inferred.output)
-    return {one.name: len(one.type.tensor_type.shape.dim) for one in infos if one.type.HasField("tensor_type")}
+    return {info.name: len(info.type.tensor_type.shape.dim) for info in infos if info.type.HasField("tensor_type")}
 
 
 def _kind(graph: _Graph, node: onnx.NodeProto) -> str:
@@ -108,7 +110,9 @@ def _normalisation(graph: _Graph, root: onnx.NodeProto) -> str:
     total = graph.maker(root.input[0], "Add")
     if total is None:
         return ""
-    mean = next((one for name in total.input if (one := graph.maker(name, "ReduceMean")) is not None), None)
+    if any(_is_difference_of_means(graph, name) for name in total.input):
+        return "LayerNormalization"
+    mean = next((mean_node for name in total.input if (mean_node := graph.maker(name, "ReduceMean")) is not None), None)
     if mean is None or not graph.is_over_the_last_axis(mean):
         return ""
     squared = _squared(graph, mean.input[0])
@@ -120,6 +124,34 @@ def _normalisation(graph: _Graph, root: onnx.NodeProto) -> str:
     middle = graph.maker(centred.input[1], "ReduceMean")
     is_mean = middle is not None and graph.origin(middle.input[0]) == graph.origin(centred.input[0])
     return "LayerNormalization" if is_mean else "RMSNormalization"
+
+
+def _is_difference_of_means(graph: _Graph, name: str) -> bool:
+    """Whether a value is the mean of squares of a value without the square of its mean, perhaps not below 0."""
+    difference = graph.maker(_behind_views(graph, name), "Sub")
+    if difference is None:
+        return False
+    squares, mean = _averaged(graph, difference.input[0]), _squared(graph, difference.input[1])
+    plain = None if mean is None else _averaged(graph, mean)
+    return squares is not None and plain is not None and _squared(graph, squares) == graph.origin(plain)
+
+
+def _behind_views(graph: _Graph, name: str) -> str:
+    """Return what a value is made of by views, and by what keeps it from being negative."""
+    while (maker := graph.maker(name, "Reshape", "Expand", "Unsqueeze", "Max", "Relu")) is not None:
+        floors = [each for each in maker.input if graph.number(each) == 0.0] if maker.op_type == "Max" else []
+        if maker.op_type == "Max" and not floors:
+            return name
+        name = next(each for each in maker.input if each not in floors)
+    return name
+
+
+def _averaged(graph: _Graph, name: str) -> str | None:
+    """Return what a value is the mean of, over the last axis: by each operator, or by a sum and a factor."""
+    scaled = graph.maker(name, "Mul", "Div")
+    factors = [] if scaled is None else [each for each in scaled.input if graph.number(each) is None]
+    mean = graph.maker(name, "ReduceMean") or (graph.maker(factors[0], "ReduceSum") if len(factors) == 1 else None)
+    return mean.input[0] if mean is not None and graph.is_over_the_last_axis(mean) else None
 
 
 def _squared(graph: _Graph, name: str) -> str | None:
@@ -189,7 +221,7 @@ def _of_tangent(graph: _Graph, node: onnx.NodeProto) -> str | None:
 def _factor(graph: _Graph, name: str) -> str:
     """Return a value without a number that it is multiplied with."""
     product = graph.maker(name, "Mul")
-    plain = [] if product is None else [one for one in product.input if graph.number(one) is None]
+    plain = [] if product is None else [each for each in product.input if graph.number(each) is None]
     return graph.origin(plain[0] if len(plain) == 1 else name)
 
 
@@ -198,7 +230,7 @@ def _has_cubic_factor(graph: _Graph, name: str, depth: int) -> bool:
     if number is not None:
         return abs(number - 0.044715) < 1e-4
     maker = graph.maker(name, "Mul")
-    return maker is not None and depth > 0 and any(_has_cubic_factor(graph, one, depth - 1) for one in maker.input)
+    return maker is not None and depth > 0 and any(_has_cubic_factor(graph, each, depth - 1) for each in maker.input)
 
 
 def _products(graph: _Graph, name: str, known: set[object]) -> Iterator[set[object]]:
@@ -208,7 +240,7 @@ def _products(graph: _Graph, name: str, known: set[object]) -> Iterator[set[obje
         return
     for node in graph.users(name):
         if node.op_type == "Mul":
-            others = [one for one in node.input if graph.origin(one) != name] or [node.input[0]]
+            others = [each for each in node.input if graph.origin(each) != name] or [node.input[0]]
             yield from _products(graph, node.output[0], known | set(_factors(graph, others[0])))
         elif node.op_type == "Div" and graph.number(node.input[1]) == 2.0:
             yield from _products(graph, node.output[0], known | {0.5})
@@ -218,9 +250,9 @@ def _factors(graph: _Graph, name: str) -> Iterator[object]:
     number = graph.number(name)
     yield graph.origin(name) if number is None else number
     product = graph.maker(name, "Mul")
-    for one in () if product is None else product.input:
-        number = graph.number(one)
-        yield graph.origin(one) if number is None else number
+    for each in () if product is None else product.input:
+        number = graph.number(each)
+        yield graph.origin(each) if number is None else number
     half = graph.maker(name, "Div")
     if half is not None and graph.number(half.input[1]) == 2.0:
         yield from (graph.origin(half.input[0]), 0.5)
@@ -237,9 +269,9 @@ def _is_attention(graph: _Graph, softmax: onnx.NodeProto) -> bool:
         if maker.op_type == "MatMul":
             return any(_weighs(graph, softmax.output[0], 3) for _ in (0,))
         if maker.op_type in ("Add", "Mul", "Div", "Sub"):
-            name = next((one for one in maker.input if _leads_to_scores(graph, one, 6)), "")
+            name = next((each for each in maker.input if _leads_to_scores(graph, each, 6)), "")
         elif maker.op_type == "Where":
-            name = next((one for one in maker.input[1:] if _leads_to_scores(graph, one, 6)), "")
+            name = next((each for each in maker.input[1:] if _leads_to_scores(graph, each, 6)), "")
         elif maker.op_type in ("Reshape", "Transpose"):
             name = maker.input[0]
         else:
@@ -257,7 +289,7 @@ def _leads_to_scores(graph: _Graph, name: str, depth: int) -> bool:
         return True
     if maker.op_type not in ("Add", "Mul", "Div", "Sub", "Where", "Reshape"):
         return False
-    return any(_leads_to_scores(graph, one, depth - 1) for one in maker.input)
+    return any(_leads_to_scores(graph, each, depth - 1) for each in maker.input)
 
 
 def _weighs(graph: _Graph, name: str, depth: int) -> bool:

@@ -109,6 +109,24 @@ ROWS = [
         128,
         0,
     ),
+    (
+        "scatter over what it waits for",
+        """(float[9, 1] x, int64[9, 2] i, float[1] w) => (float[9, 1] z)
+        { y = Neg (x) m = MatMul (y, w) z = ScatterND (y, i, m) }""",
+        1,
+        144 + 36,
+        36,
+        0,
+    ),
+    (
+        "scatter beside another reader",
+        """(float[9, 1] x, int64[9, 2] i, float[9] u) => (float[9, 1] z, float[9, 1] t)
+        { y = Neg (x) t = Neg (y) z = ScatterND (y, i, u) }""",
+        1,
+        36 + 144 + 36,
+        36,
+        0,
+    ),
     ("transpose", "(float[4, 8] x) => (float[8, 4] z) { z = Transpose (x) }", 1, 128, 128, 0),
     (
         "nothing moved",

@@ -12,22 +12,27 @@ from amp_transpiler.errors import ModelError
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.passes.emulate import emulate
 from amp_transpiler.program.assemble import assemble
+from amp_transpiler.runtime import lowering
 from amp_transpiler.runtime.distributed.cut_step import Cut, cut_step, loss_scales
 from amp_transpiler.runtime.lowering import ready_to_open
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.values import run_session
-from amp_transpiler.training_passes import CUDA_WORTH
+from amp_transpiler.training_passes import CUDA_WORTH, PadClasses
+from programs.ours import training_step
+from programs.sizes import NETWORKS, feeds_of, small
 from tests.distributed import networks
 
 CPU = CPUPlace()
+ON_CUDA = {"worth": CUDA_WORTH, "tensor_cores": True, "weight_gradients": "priced"}
 
 
-def cut(net, world, fetch=(), *, sync=False, bucket_bytes=0, worth=None):
+def cut(net, world, fetch=(), *, sync=False, bucket_bytes=0, **lowering_options):
     assembled = assemble(net.main, list(fetch))
     states = [name for name, one in net.main.persistables.items() if one.kind == "state"]
     scales = loss_scales(assembled, states)
     feed = networks.share(next(networks.batches(net, 1)), 0, world)
-    ready = ready_to_open(assembled, {name: array.shape for name, array in feed.items()}, worth=worth, by_rows=not sync)
+    shapes = {name: array.shape for name, array in feed.items()}
+    ready = ready_to_open(assembled, shapes, by_rows=not sync, **lowering_options)
     return cut_step(
         ready,
         Cut(
@@ -124,6 +129,35 @@ def test_groups_of_gradients_are_exchanged_in_one_piece(optimizer, level):
     compare(states[0], alone(net, feeds), tolerance=1e-6 if level == "fp32" else 2e-3)
 
 
+@pytest.mark.parametrize("level", ["fp32", "O2"])
+@pytest.mark.parametrize("name", ["raf", "rocm", "transformer"])
+def test_forms_for_tensor_cores_are_exchanged_alike(name, level, monkeypatch):
+    """As on CUDA: more classes, biases as columns of weights, gradients of convolutions by price.
+
+    Both ranks are fed the same batch, so that the sums of their halves are the gradients of one process.
+    """
+    widened = []
+
+    def pays(columns):
+        widened.append(columns)
+        return True
+
+    monkeypatch.setattr(lowering, "PadClasses", lambda: PadClasses(pays))
+    monkeypatch.setattr(networks, "share", lambda feed, rank, world: feed)
+    network = small(NETWORKS[name])
+    step, feeds = training_step(network, level), [feeds_of(network)] * 3
+    monkeypatch.setattr(networks, "batches", lambda net, count: iter(feeds))
+    net = networks.Net(step.main, step.startup, step.loss, step.optimizer, level).start(static.Executor(CPU))
+    for scale in (scale for scale in net.state() if scale.startswith("loss_scaling")):
+        net.scope[scale] = np.array([2.0**12], "f")  # that of the beginning overflows in one process only
+    parts = cut(net, 2, [step.loss.name], **ON_CUDA)
+    assert bool(widened) == (name != "rocm")
+    assert len(parts) == 2
+    states = train(parts, net, feeds, 2)
+    compare(states[0], states[1], tolerance=0)
+    compare(states[0], alone(net, feeds), tolerance=1e-5 if level == "fp32" else 2e-3)
+
+
 @pytest.mark.parametrize("scaler", ["paddle", "torch", "mxnet"])
 def test_backward_pass_is_scaled_as_that_of_the_whole_batch(scaler):
     decorated = {"scaler": scaler, "init_loss_scaling": 2.0**13, "incr_every_n_steps": 2}
@@ -147,17 +181,18 @@ def test_gradients_without_a_loss_scale_are_averaged():
     compare(states[0], alone(net, feeds), tolerance=2e-2)
 
 
+@pytest.mark.parametrize("forms", [{}, ON_CUDA], ids=["plain", "tensor cores"])
 @pytest.mark.parametrize(("level", "tolerance"), [("fp32", 2e-6), ("O2", 1e-3)])
-def test_batch_statistics_are_exchanged_when_asked_for(level, tolerance):
+def test_batch_statistics_are_exchanged_when_asked_for(level, tolerance, forms):
     scaling = {} if level == "fp32" else {"init_loss_scaling": 2.0**12}  # the usual 2**16 overflows in one process only
     # With five of six seeds the states are within 5e-4; with seed 1 a Relu's input is rounded to the other side of 0.
     net = networks.convnet(level=level, seed=2, **scaling).start(static.Executor(CPU))
     feeds = list(networks.batches(net, 3))
-    own = cut(net, 2)
+    own = cut(net, 2, **forms)
     assert len(own) == 2
-    whole = cut(net, 2, sync=True)
+    whole = cut(net, 2, sync=True, **forms)
     apart, together = train(own, net, feeds, 2), train(whole, net, feeds, 2)
-    one = train(cut(net, 1, sync=True), net, feeds, 1)[0]
+    one = train(cut(net, 1, sync=True, **forms), net, feeds, 1)[0]
     expected = alone(net, feeds)
     running = [name for name in expected if name.startswith("batch_norm") and not net.main.var(name).trainable]
     assert running

@@ -3,6 +3,10 @@
 import json
 import re
 
+import pytest
+
+pytestmark = pytest.mark.slow  # as the tests in a browser, which share the site
+
 
 def test_no_page_loads_anything_from_elsewhere(site):
     loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\s\">]*)")

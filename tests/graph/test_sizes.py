@@ -38,6 +38,13 @@ SHAPES = {
     "y = Flatten(x)": ("b", "?"),
     "y = Conv(x, kernel)": ("b", 3, "?"),
     "y = Add(x, unknown)": ("b", "l", 8),
+    'y = Einsum<equation="bld, dk -> kbl">(x, w)': (6, "b", "l"),
+    'y = Einsum<equation="bld,bmd->blm">(x, unknown)': ("b", "l", 1),
+    "y = GRU<hidden_size=2>(x, gates, states)": ("b", 1, "l", 2),
+    "r, y = GRU<hidden_size=2, layout=1>(x, gates, states)": ("b", 1, 2),
+    "y, places = TopK(x, two)": ("b", "l", 2),
+    "r, y = TopK<axis=1>(x, two)": ("b", 2, 8),
+    "n = Gather(w, zero) m = Size(n) k = Reshape(m, zeros1) y, places = TopK(x, k)": ("b", "l", "?"),
     "y = NonZero(x)": (3, "?"),
 }
 CONSTANTS = {
@@ -60,6 +67,9 @@ CONSTANTS = {
     "one": np.float32(1),
     "kernel": np.ones((3, 4, 2), np.float32),
     "unknown": np.ones((1, 1, 8), np.float32),
+    "gates": np.ones((1, 6, 8), np.float32),
+    "states": np.ones((1, 6, 2), np.float32),
+    "zeros1": np.array([1]),
 }
 
 
@@ -80,8 +90,8 @@ def test_a_shape_by_dataflow(body):
 
 
 def test_two_sizes_that_are_not_known_are_not_the_same():
-    sizes, values = sizes_of("a = Concat<axis=1>(x, x) d = Concat<axis=1>(x, x) y = Add(a, d)")
-    assert sizes.shape(values["a"])[1] != sizes.shape(values["d"])[1]
+    sizes, values = sizes_of("a = Conv(x, kernel) d = Conv(x, kernel) y = Add(a, d)")
+    assert sizes.shape(values["a"])[2] != sizes.shape(values["d"])[2]
 
 
 def test_a_number_is_stronger_than_a_name():
@@ -90,12 +100,20 @@ def test_a_number_is_stronger_than_a_name():
     assert sizes.shape(values["y"]) == ("b", 6, 8)
 
 
+def test_the_same_sizes_give_the_same_sum():
+    sizes, values = sizes_of("c = Concat<axis=1>(x, x) d = Concat<axis=1>(x, unknown, x) y = Concat<axis=1>(x, x)")
+    assert sizes.shape(values["c"]) == sizes.shape(values["y"])
+    assert sizes.shape(values["d"]) != sizes.shape(values["y"])
+
+
 CONTRADICTIONS = {
     "more axes than there are": "y = Transpose<perm=[0,2,1,3]>(x)",
     "parts of other ranks": "y = Concat<axis=2>(x, w)",
     "a slice of a scalar": "s = ReduceSum<keepdims=0>(x) y = Slice(s, zeros, two, third)",
     "two starts and three axes": "y = Slice(x, zeros, two, both)",
     "an axis beyond the rank": "f = Flatten(x) y = Unsqueeze(f, far)",
+    "letters of another rank": 'y = Einsum<equation="ij->i">(x)',
+    "a letter of no term": 'y = Einsum<equation="ijk->l">(x)',
     "a flat scalar": "s = ReduceSum<keepdims=0>(x) y = Flatten<axis=-1>(s)",
 }
 

@@ -28,6 +28,21 @@ def test_every_form_is_counted_once(name):
     assert written_out(fusions.model(name)) == {one: int(one == kind) for one in KINDS}
 
 
+FAST = (
+    "s = ReduceSum <keepdims = 0> (x, axis) mu = Mul (s, eighth) ss = Mul (mu, mu) p = Mul (x, x)"
+    " t = ReduceSum <keepdims = 0> (p, axis) m2 = Mul (t, eighth) v0 = Sub (m2, ss) v1 = Max (zero, v0)"
+    " v = Unsqueeze (v1, axis) ve = Add (v, eps) sd = Sqrt (ve) mean = Unsqueeze (mu, axis) d = Sub (x, mean)"
+    " y = Div (d, sd)"
+)
+
+
+@pytest.mark.parametrize(("axis", "count"), [(-1, 1), (1, 1), (0, 0)])
+def test_a_variance_as_a_difference_of_means_counts_over_the_last_axis(axis, count):
+    numbers = {"eighth": array_of(0.125), "zero": array_of(0.0), "eps": array_of(1e-5), "axis": array_of([axis])}
+    proto = parse(f"(float[8,8] x) => (float[8,8] y) {{ {FAST} }}", **numbers)
+    assert written_out(proto) == {kind: count * (kind == "LayerNormalization") for kind in KINDS}
+
+
 @pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
 def test_what_only_looks_like_one_is_not_counted(text):
     constants = {"w": array(8, 8, seed=1), "last": [-1], "first": [0], "eps": 1e-5, "one": 1.0}

@@ -6,6 +6,7 @@ A row of `FAULTS` that no longer happens fails its test, as does a finding witho
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import pathlib
 
@@ -15,6 +16,7 @@ import lints
 from tests.counted import Counted
 
 PROGRAM = pathlib.Path(__file__).with_name("linted_models.py")
+STEP_PROGRAM = pathlib.Path(__file__).with_name("linted_steps.py")
 
 EVERY = ("fp32 float32", "O1 float16", "O2 float16", "O2 bfloat16")
 FLOAT16 = ("O1 float16", "O2 float16")
@@ -75,6 +77,14 @@ def inference(tmp_path_factory):
     return Counted(tmp_path_factory.mktemp("inference")).program(PROGRAM)
 
 
+@pytest.fixture(scope="module")
+def steps_of(tmp_path_factory):
+    """Return what gives the findings of a network's steps at every form: one process runs them all."""
+    return functools.cache(
+        lambda network: Counted(tmp_path_factory.mktemp("steps")).program(STEP_PROGRAM, network, *EVERY)
+    )
+
+
 def test_the_rows_are_of_programs_and_lints_that_exist_and_none_comes_twice():
     for fault in FAULTS:
         assert fault.lint in lints.LINTS
@@ -86,11 +96,9 @@ def test_the_rows_are_of_programs_and_lints_that_exist_and_none_comes_twice():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", STEPS)
-def test_a_training_step_fails_the_lints_that_are_listed_alone(counted, program):
-    network, level, dtype = program.split()
-    formats = [] if level == "fp32" else ["--dtype", dtype]
-    arguments = [network, "--size", "shallow", "--level", level, *formats, "--json"]
-    findings = counted.program(pathlib.Path(lints.__file__), *arguments)
+def test_a_training_step_fails_the_lints_that_are_listed_alone(steps_of, program):
+    network, _, form = program.partition(" ")
+    findings = steps_of(network)[form]
     assert reported(findings) == expected(program), findings
 
 

@@ -196,14 +196,7 @@ def test_losses_over_the_same_labels(name, level):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=8, deadline=None, database=None, derandomize=True)
-@hypothesis.given(STEPS, LOSSES, st.sampled_from(LEVELS))
-def test_random_programs_of_several_losses(steps, losses, level):
-    check_drawn(steps, losses, level)
-
-
-@pytest.mark.slow
 @hypothesis.settings(max_examples=40, deadline=None, database=None, derandomize=True)
 @hypothesis.given(STEPS, LOSSES, st.sampled_from(LEVELS))
-def test_many_random_programs_of_several_losses(steps, losses, level):
+def test_random_programs_of_several_losses(steps, losses, level):
     check_drawn(steps, losses, level)

@@ -163,18 +163,59 @@ FORMS = {
     ),
 }
 
+SWAPPED = "w5 = Reshape(xt, swapped) q = Transpose<perm=[1,3,0,2]>(w5)"
+IN_HEADS = f"{FOUR} ".replace("q =", "q1 =").replace("ka =", "k1 =").replace("v =", "v1 =") + (
+    "q = Tanh(q1) ka = Tanh(k1) v = Relu(v1)"
+)
+JOINED = (
+    f"{FOUR_OF_TWO} ".replace("ka =", "kn =").replace("v =", "vn =") + "ke = Gather<axis=2>(kn, first)"
+    " ve = Gather<axis=2>(vn, first) ka = Concat<axis=2>(ke, kn) v = Concat<axis=2>(ve, vn)"
+)
+FORMS |= {
+    "sizes outside heads": (
+        f"{SELF} {FOUR.replace('q = Reshape(qh, by4)', '')} {SWAPPED} {with_mask(SCORES)} {OUT} {END}",
+        "MultiHeadAttention",
+    ),
+    "queries, keys and values computed with an axis of heads": (
+        f"{SELF} {IN_HEADS} {PADDING_4} {with_mask(SCORES, 'mask')} {OUT} {END}",
+        "MultiHeadAttention",
+    ),
+    "keys and values joined to earlier ones": (
+        f"{CROSS} {JOINED} {with_mask(SCORES)} {OUT} {END}",
+        "MultiHeadAttention",
+    ),
+    "keys computed as they are multiplied": (
+        f"{SELF} {FOUR} {with_mask(SCORES.replace('Mul(kt, root)', 'Tanh(kt)'))} {OUT} {END}",
+        "MultiHeadAttention",
+    ),
+    "a mask of samples and heads as one axis": (
+        f"{SELF} {ROWS} am = Expand(a, wide) {with_mask(FLAT_SCORES, 'am')} {FLAT_OUT} {END}",
+        "MultiHeadAttention",
+    ),
+    "one head that is never split": (
+        (
+            "q0 = MatMul(x, wq) et = Transpose<perm=[0,2,1]>(x) s0 = MatMul(q0, et) c = Cast<to=9>(m)"
+            " c3 = Unsqueeze(c, second) s1 = Where(c3, s0, low) p = Softmax<axis=-1>(s1) o = MatMul(p, x)"
+            " y = MatMul(o, wo)"
+        ),
+        "MultiHeadAttention",
+    ),
+    "a Dropout outside training": (
+        f"{SELF} {ROWS} {with_mask(FLAT_SCORES).replace('p =', 'p1 =')} {FLAT_OUT} {END}".replace(
+            "o4 = ", "p = Dropout(p1, half, no) o4 = "
+        ),
+        "Attention",
+    ),
+}
+
 INSIDE = (
     f"{PACKED} g5 = Reshape(g, inside) g6 = Transpose<perm=[3,1,0,2,4]>(g5) q = Gather<axis=0>(g6, i0)"
     " ka = Gather<axis=0>(g6, i1) v = Gather<axis=0>(g6, i2)"
 )
-SWAPPED = "w5 = Reshape(xt, swapped) q = Transpose<perm=[1,3,0,2]>(w5)"
 
 # what looks like it, and is not, or cannot be proved to be
 OTHERS = {
     "parts inside heads": f"{INSIDE} {with_mask(SCORES)} {OUT} {END}",
-    "sizes outside heads": (
-        f"{SELF} {FOUR.replace('q = Reshape(qh, by4)', '')} {SWAPPED} {with_mask(SCORES)} {OUT} {END}"
-    ),
     "heads outside rows in the result": (
         f"{SELF} {FOUR} {with_mask(SCORES)} ot = Transpose<perm=[1,0,2,3]>(o4) o2 = Reshape(ot, flat)"
         f" z0 = Gemm<transB=1>(o2, wo, bo) {END}"
@@ -198,15 +239,27 @@ OTHERS = {
         f"{SELF} {FOUR.replace('v = Reshape', 'vr = Reshape')} v = Mul(vr, half) {with_mask(SCORES)} {OUT} {END}"
     ),
     "softmax over queries": (f"{SELF} {ROWS} {with_mask(FLAT_SCORES).replace('axis=-1', 'axis=1')} {FLAT_OUT} {END}"),
-    "a mask of samples and heads as one axis": (
-        f"{SELF} {ROWS} am = Expand(a, wide) {with_mask(FLAT_SCORES, 'am')} {FLAT_OUT} {END}"
+    "values of other sizes than keys, with heads of their own": (
+        f"{SELF} {FOUR.replace('v = Reshape', 'v1 = Reshape')} vt = Tanh(v1) v = Concat<axis=3>(vt, v1)"
+        f" {with_mask(SCORES)} {OUT.replace('(o4)', '(o5)')} {END}".replace(
+            "(p, v)", "(p, v) o6, o7 = Split<axis=3, num_outputs=2>(o4) o5 = Add(o6, o7)"
+        )
+    ),
+    "a Dropout whose mask is read": (
+        f"{SELF} {ROWS} {with_mask(FLAT_SCORES).replace('p =', 'p1 =')} {FLAT_OUT} {END.replace('y = ', 'y1 = ')}"
+        " seen = Cast<to=1>(pm) total = ReduceSum(seen) y = Add(y1, total)"
+    ).replace("o4 = ", "p, pm = Dropout(p1) o4 = "),
+    "a Dropout that may be of training": (
+        f"{SELF} {ROWS} {with_mask(FLAT_SCORES).replace('p =', 'p1 =')} {FLAT_OUT} {END}".replace(
+            "o4 = ", "tr = Cast<to=9>(zero) tr1 = Not(tr) none = Not(tr1) p = Dropout(p1, half, none) o4 = "
+        )
     ),
 }
 
 
 def model(body):
     body = f"{SIZES} wide = Concat<axis=0>(nh, l, l) turned4 = Concat<axis=0>(l, n, heads, size) {body}"
-    constants = {**CONSTANTS, "eight": np.array([8]), "low": np.float32(-1e4)}
+    constants = {**CONSTANTS, "eight": np.array([8]), "low": np.float32(-1e4), "no": np.array(False)}
     header = "(float[b,l,8] x, float[b,l] m, float[l,l] a, float[b,s,8] e) => (float[b,l,8] y)"
     return parse(f"{header} {{ {body} }}", **constants)
 
@@ -243,6 +296,41 @@ def test_another_layout_stays(form):
     assert np.isfinite(run(proto, feeds(5, 5))["y"]).all()
     _, result, operators = fused(proto)
     assert (result.count, operators, result.modified) == (0, [], False)
+
+
+# shapes of a query of two axes -> how it becomes [batch, heads, rows, size]; the memory is [batch, 6, 8]
+FLAT_QUERIES = {
+    "one sample": (5, "[5,2,4]", "[1,0,2]", 1),
+    "samples first": (6, "[2,3,2,4]", "[0,2,1,3]", 2),
+    "rows first": (6, "[3,2,2,4]", "[1,2,0,3]", 2),
+}
+
+
+@pytest.mark.parametrize("name", FLAT_QUERIES)
+def test_queries_with_samples_and_rows_in_one_axis(name):
+    count, split, order, batch = FLAT_QUERIES[name]
+    rows = count // batch
+    body = f"""(float[{count},8] x, float[{batch},6,8] e) => (float[{batch},{rows},8] y) {{
+        qg = Gemm(x, wq, bq) split = Constant<value_ints={split}>() q4 = Reshape(qg, split)
+        qt = Transpose<perm={order}>(q4) four = Constant<value_ints=[{batch},2,{rows},4]>() q = Reshape(qt, four)
+        eh = Constant<value_ints=[0,0,2,4]>() e4 = Reshape(e, eh) v = Transpose<perm=[0,2,1,3]>(e4)
+        k = Transpose<perm=[0,2,3,1]>(e4) s0 = MatMul(q, k) s = Mul(s0, half) p = Softmax<axis=-1>(s)
+        o4 = MatMul(p, v) ot = Transpose<perm=[0,2,1,3]>(o4) o = Reshape(ot, out) y = MatMul(o, wo) }}"""
+    proto = parse(body, **{name: CONSTANTS[name] for name in ("wq", "bq", "half", "out", "wo")})
+    program, _, operators = fused(proto)
+    assert operators == ["MultiHeadAttention"]
+    values = {"x": array(count, 8, seed=3), "e": array(batch, 6, 8, seed=4)}
+    np.testing.assert_allclose(run(program, values)["y"], run(proto, values)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_queries_whose_rows_are_no_axis_of_their_own_stay():
+    body = """(float[6,8] x, float[2,6,8] e) => (float[2,3,8] y) {
+        split = Constant<value_ints=[3,2,2,4]>() q4 = Reshape(x, split) qt = Transpose<perm=[1,2,0,3]>(q4)
+        four = Constant<value_ints=[2,2,3,4]>() q = Reshape(qt, four) back = Constant<value_ints=[2,3,8]>()
+        eh = Constant<value_ints=[0,0,2,4]>() e4 = Reshape(e, eh) v = Transpose<perm=[0,2,1,3]>(e4)
+        k = Transpose<perm=[0,2,3,1]>(e4) s = MatMul(q, k) p = Softmax<axis=-1>(s) o4 = MatMul(p, v)
+        ot = Transpose<perm=[0,1,2,3]>(o4) y = Reshape(ot, back) }"""
+    assert fused(parse(body))[2] == []
 
 
 # What stands before a product of attention need not be any of the forms: nodes of old opsets, or with fewer inputs.

@@ -3,13 +3,14 @@
 import numpy as np
 import onnx
 import pytest
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
-from tests.passes.attention_forms import CONDITION, FORMS, NEWER, OTHERS, feeds, model
+from tests.passes.attention_forms import CONDITION, FORMS, NEWER, ONE, OTHERS, OUT, SEPARATE, feeds, model
 from tests.support import parse, run
 
 
@@ -58,6 +59,47 @@ def test_a_constant_mask_that_leaves_each_row_a_score_needs_no_guard():
     assert fused(constant_mask(full=True))[2] == []
 
 
+# name -> a mask of 5 queries (or of all) and 5 keys, how many nodes tell which rows count
+CAUSAL_MASKS = {
+    "each row has its own place": (np.eye(5), 0),
+    "the first key counts for all": (np.eye(5)[:1], 0),
+    "only the first row has none up to its place": (np.tri(5, k=1) - np.eye(5), 1),
+    "the first key counts for none": (1 - np.eye(5)[:1], 1),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL_MASKS)
+def test_rows_that_mask_and_causality_together_leave_empty_are_guarded(name):
+    mask, guards = CAUSAL_MASKS[name]
+    body = f"{SEPARATE} {ONE.format('is_causal=1', ', mask')} {OUT}"
+    header = "(float[2,5,8] x) => (float[2,5,8] y)"
+    proto, whole = (
+        model(body, opset=23, mask=each.astype(bool), header=header) for each in (mask, mask * np.ones((5, 1)))
+    )
+    program, _, operators = fused(proto)
+    assert operators == ["Attention"]
+    assert sum(node.op_type == "Greater" for node in program.model.graph) == guards
+    RemoveUnusedNodesPass()(program.model)  # ONNX Runtime runs its operator only with masks of all rows
+    inputs = {"x": feeds()["x"]}
+    assert distance(run(whole, inputs)["y"], run(program, inputs)["y"]) < 2e-6
+
+
+def test_a_row_whose_scores_are_all_replaced_by_one_number_stays_an_average():
+    """As a summand, -1000 would leave the scores."""
+    body = (
+        "c0 = Cast<to=9>(m) c = Unsqueeze(c0, one) kt = Transpose<perm=[0,2,1]>(x) s0 = MatMul(x, kt)"
+        " s = Where(c, s0, low) p = Softmax<axis=-1>(s) y = MatMul(p, x) z = Identity(y)"
+    )
+    proto = model(body, low=np.float32(-1000), header="(float[b,l,8] x, float[b,l] m) => (float[b,l,8] z)")
+    program, _, operators = fused(proto)
+    assert operators == ["MultiHeadAttention"]
+    inputs = feeds()
+    inputs["m"][1] = 0
+    expected, computed = run(proto, inputs)["z"], run(program, inputs)["z"]
+    np.testing.assert_allclose(expected[1], np.broadcast_to(inputs["x"][1].mean(axis=0), (5, 8)), atol=1e-6)
+    assert distance(expected, computed) < 2e-6
+
+
 def of_one_sample(shape):
     """Return attention as torch's exporter writes it for a known batch of one; `shape` is that of its result."""
     sizes = {"by3": [5, 2, 4], "by4": [1, 2, 5, 4], "joined": shape}
@@ -88,7 +130,7 @@ def test_whether_a_row_counts_is_not_told_by_the_mask_s_minus_infinity():
     for form, (body, _) in {**FORMS, **NEWER}.items():
         program, _, _ = fused(model(body, opset=23 if form in NEWER else 18))
         for node in program.model.graph:
-            if node.op_type == "ReduceMax" and node.inputs[0].producer().op_type == "Where":  # not the source's own
+            if node.op_type == "ReduceSum" and node.inputs[0].producer().op_type == "Where":
                 told += 1
                 assert len(node.inputs[0].uses()) == 1, form
                 assert {float(constant_array(value)) for value in node.inputs[0].producer().inputs[1:]} == {0, 1}

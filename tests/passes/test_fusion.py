@@ -41,6 +41,8 @@ WEIGHTS = {
     **VECTORS,
     "w": array(8, 8, scale=0.4),
     "wide": array(3, 8),
+    "one3": np.ones((1, 1, 1), np.float32),
+    "one4": np.ones((1, 1, 1, 1), np.float32),
 }
 
 MEAN = "m = ReduceMean (x, last) d = Sub (x, m)"
@@ -49,6 +51,10 @@ AFFINE = "a = Mul (q, scale) y = Add (a, shift)"
 RMS = "p = Pow (x, two) v = ReduceMean (p, last) e = Add (v, epsilon) s = Sqrt (e)"
 ERF = "a = Div (x, root2) b = Erf (a) c = Add (b, one)"
 TANH = "a = Pow (x, three) b = Mul (a, cubic) c = Add (x, b) d = Mul (c, linear) e = Tanh (d) f = Add (e, one)"
+JAX = (
+    "a = Mul (cubic, x) a1 = Mul (x, a) b = Mul (x, a1) c = Add (x, b) d = Mul (linear, c) e = Tanh (d)"
+    " f = Add (one, e)"
+)
 NORM = "LayerNormalization (s, scale, shift)"
 LAYERS = "LayerNormalization"
 SKIP, SIMPLE = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
@@ -67,6 +73,33 @@ FUSED = {
         f"{LAYER_NORM} a = Mul (q, scale) n = Add (a, shift) y = Sub (n, d)",
         "LayerNormalization",
     ),
+    "layer norm without a shift": (18, f"{LAYER_NORM} y = Mul (scale, q)", "LayerNormalization"),
+    "layer norm without scale and shift": (18, LAYER_NORM.replace("q =", "y ="), "LayerNormalization"),
+    "layer norm by a reciprocal": (
+        18,
+        f"{LAYER_NORM.replace('q = Div (d, s)', 'r = Reciprocal (s) q = Mul (r, d)')} {AFFINE}",
+        "LayerNormalization",
+    ),
+    "layer norm by one divided, without a shift": (
+        18,
+        f"{LAYER_NORM.replace('q = Div (d, s)', 'r = Div (one, s) q = Mul (d, r)')} y = Mul (q, scale)",
+        "LayerNormalization",
+    ),
+    "layer norm with a scale of the whole": (
+        18,
+        f"{LAYER_NORM} a = Mul (q, wide) y = Add (a, shift)",
+        "LayerNormalization",
+    ),
+    "layer norm with a computed scale": (
+        18,
+        f"{LAYER_NORM} h = ReduceMean (z, middle) a = Mul (q, h) y = Add (a, shift)",
+        "LayerNormalization",
+    ),
+    "layer norm of a sum without scale": (
+        18,
+        f"x1 = Add (x, z) {LAYER_NORM} y = Add (q, x1)".replace("(x, ", "(x1, ").replace("Add (x1, z)", "Add (x, z)"),
+        SKIP,
+    ),
     "RMS norm": (18, f"{RMS} q = Div (x, s) y = Mul (q, scale)", "SimplifiedLayerNormalization"),
     "RMS norm by a reciprocal": (
         18,
@@ -78,6 +111,8 @@ FUSED = {
         f"{RMS} r = Div (one, s) q = Mul (x, r) y = Mul (q, scale)",
         "SimplifiedLayerNormalization",
     ),
+    "RMS norm without a scale": (18, f"{RMS} y = Div (x, s)", "SimplifiedLayerNormalization"),
+    "RMS norm by a reciprocal, without a scale": (23, f"{RMS} r = Reciprocal (s) y = Mul (x, r)", "RMSNormalization"),
     "RMS norm of a new opset": (23, f"{RMS} q = Div (x, s) y = Mul (q, scale)", "RMSNormalization"),
     "RMS norm of what is centred over another axis": (
         18,
@@ -95,6 +130,13 @@ FUSED = {
     "GELU of a new opset": (20, f"{ERF} d = Mul (x, c) y = Mul (d, half)", "Gelu"),
     "GELU by tanh": (18, f"{TANH} h = Mul (x, half) y = Mul (h, f)", "com.microsoft::FastGelu"),
     "GELU by tanh, new opset": (20, f"{TANH} h = Mul (x, half) y = Mul (h, f)", "Gelu"),
+    "GELU by tanh, as JAX writes it": (18, f"{JAX} h = Mul (half, f) y = Mul (x, h)", "com.microsoft::FastGelu"),
+    "GELU by tanh from inside, halved last": (20, f"{JAX} h = Mul (x, f) y = Mul (half, h)", "Gelu"),
+    "GELU with numbers of its rank": (
+        20,
+        f"{JAX} h = Mul (half, f) y = Mul (x, h)".replace("(one,", "(one3,"),
+        "Gelu",
+    ),
     "GELU with a bias": (
         18,
         f"l = MatMul (z, w) x1 = Add (l, bias) {ERF} d = Mul (x, c) y = Mul (d, half)".replace("(x, ", "(x1, "),
@@ -142,7 +184,15 @@ FUSED = {
 LEFT = {
     "an axis in the middle": (18, f"{LAYER_NORM} {AFFINE}".replace("last", "middle"), ""),
     "a cube": (18, f"{LAYER_NORM} {AFFINE}".replace("two", "three"), ""),
-    "a scale of the whole": (18, f"{LAYER_NORM} a = Mul (q, wide) y = Add (a, shift)", ""),
+    "a product with the root": (18, LAYER_NORM.replace("q = Div (d, s)", "y = Mul (d, s)"), ""),
+    "centred by another value's mean": (18, LAYER_NORM.replace("(d, s)", "(x, s)").replace("q =", "y ="), ""),
+    "a sum of squares": (18, f"{RMS} y = Div (x, s)".replace("v = ReduceMean", "v = ReduceSum"), ""),
+    "a mean that drops its axis": (
+        18,
+        f"{RMS} r = Unsqueeze (s, last) y = Div (x, r)".replace("ReduceMean", "ReduceMean <keepdims = 0>"),
+        "",
+    ),
+    "a square once more": (20, f"{JAX} h = Mul (half, f) y = Mul (x, h)".replace("(x, a1)", "(a, a1)"), ""),
     "twice the root": (18, f"{RMS} r = Div (two, s) q = Mul (x, r) y = Mul (q, scale)", ""),
     "another root in GELU": (18, f"{ERF} d = Mul (x, c) y = Mul (d, half)".replace("root2", "two"), ""),
     "another half": (18, f"{ERF} d = Mul (x, c) y = Mul (d, one)", ""),
@@ -213,6 +263,20 @@ def test_nodes_become_one_that_computes_the_same(name, shape):
 def test_what_computes_something_else_stays(name):
     opset, body, left = LEFT[name]
     assert not check(opset, body, "static", left).modified
+
+
+def test_numbers_that_add_an_axis_stay():
+    body = f"{JAX} h = Mul (half, f) y = Mul (x, h)".replace("(one,", "(one4,")
+    proto = parse(f"(float[2,3,8] x) => (float[1,2,3,8] y) {{ {body} }}", opset=20, one4=WEIGHTS["one4"], **NUMBERS)
+    assert operators(fused(proto)[0]) == []
+
+
+def test_a_long_axis_gets_no_scale_of_ones():
+    numbers = {name: NUMBERS[name] for name in ("two", "last", "epsilon")}
+    body = LAYER_NORM.replace("q =", "y =")
+    for width, left in ((1 << 14, [LAYERS]), ((1 << 14) + 1, [])):
+        proto = parse(f"(float[2,{width}] x) => (float[2,{width}] y) {{ {body} }}", opset=18, **numbers)
+        assert operators(fused(proto)[0]) == left
 
 
 def test_a_sum_that_is_an_output_stays():

@@ -80,13 +80,18 @@ def test_few_cuts_are_solved_for_a_bound(seed, monkeypatch):
     names = [str(node.name) for node in model.graph]
     errors = {"y": dict(zip(names, np.exp(random.normal(-4, 3, len(names))), strict=True))}
     monkeypatch.setattr(frontier_module, "_HOLDS", 1)
+
+    def solver():
+        return Frontier(opening.choices, opening.weights, Evidence(node_errors_by_output=errors), {"y": 1.0})
+
+    halving = solver()
+    by_halving = [halving._at(float(price)) for price in np.exp(np.linspace(-30, 30, 600))]
     for limit in (1.0, 0.5, 0.2, 0.05):
-        solver = Frontier(opening.choices, opening.weights, Evidence(node_errors_by_output=errors), {"y": 1.0})
-        chosen = solver.cheapest(limit)
-        assert len(solver._known) <= 16
-        by_halving = [solver._at(float(price)) for price in np.exp(np.linspace(-30, 30, 600))]
+        direct = solver()
+        chosen = direct.cheapest(limit)
+        assert len(direct._known) <= 16
         assert chosen.cost <= min(
-            point.cost for point in (*by_halving, solver.exact) if solver.predicted(point) <= limit
+            point.cost for point in (*by_halving, halving.exact) if halving.predicted(point) <= limit
         )
 
 

@@ -21,7 +21,8 @@ from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import step_check
 from amp_transpiler.runtime.agreement import EVERYTHING, Gap, Limits, Value, decided_by_comparison, gap
 from amp_transpiler.runtime.places import CPUPlace
-from tests.runtime.test_step_graphs import _Capturing, captured
+from tests.runtime.capturing import CapturingPlace
+from tests.runtime.test_step_graphs import captured
 
 __all__ = ["captured"]  # a fixture
 
@@ -298,7 +299,7 @@ def test_each_session_is_checked_and_a_startup_program_is_not(told):
 
 
 def test_graphs_are_checked_as_they_are_captured_and_as_they_are_repeated(captured, told):
-    net = Net(_Capturing(), cuda_graph=True)
+    net = Net(CapturingPlace(), cuda_graph=True)
     for _ in range(5):
         net.step()
     assert captured
@@ -309,7 +310,7 @@ def test_graphs_are_checked_as_they_are_captured_and_as_they_are_repeated(captur
 
 @pytest.mark.slow
 def test_a_fault_of_a_repeated_graph_is_found(captured):
-    net = Net(faulty(5, lambda numbers: numbers * 2, _Capturing), cuda_graph=True)
+    net = Net(faulty(5, lambda numbers: numbers * 2, CapturingPlace), cuda_graph=True)
     for _ in range(4):
         net.step()
     with pytest.raises(StepCheckFailed, match="run 5 "):

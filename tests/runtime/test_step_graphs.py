@@ -13,7 +13,7 @@ from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import compile as compile_module
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.step_graphs import step_obstacle
-from amp_transpiler.runtime.values import to_ort
+from tests.runtime.capturing import CapturingPlace
 
 ROWS = [
     ("g (float[4] x) => (float[2] y, float[2] z) { y, z = Split<axis=0, num_outputs=2>(x) }", ""),
@@ -33,32 +33,6 @@ def test_what_uploads_tables_is_not_captured(body, why):
     found = step_obstacle(ir.from_proto(proto))
     assert found.startswith(why)
     assert bool(found) == bool(why)
-
-
-class _Uploads:
-    """What `Uploads` does, in main memory."""
-
-    def __init__(self):
-        self.slots = ({}, {})
-
-    def copy(self, arrays, slot):
-        for name, array in arrays.items():
-            held = self.slots[slot].setdefault(name, np.empty_like(array))
-            held[...] = array
-
-    def bind(self, binding, arrays, slot):
-        for name in arrays:
-            binding.bind_ortvalue_input(name, to_ort(self.slots[slot][name]))
-
-    def queued(self, slot):
-        pass
-
-
-class _Capturing(CPUPlace):
-    """A CPU that takes what a step graph queues; addresses are fixed as on a device, and each run computes."""
-
-    def uploads(self):
-        return _Uploads()
 
 
 @pytest.fixture
@@ -111,7 +85,7 @@ def train(place, *, cuda_graph, steps=8):
 
 def test_two_graphs_that_take_turns_compute_what_plain_runs_do(captured):
     expected, _, state = train(CPUPlace(), cuda_graph=False)
-    seen, kept, captured_state = train(_Capturing(), cuda_graph=True)
+    seen, kept, captured_state = train(CapturingPlace(), cuda_graph=True)
     assert captured
     assert seen.tobytes() == expected.tobytes()
     assert kept.tobytes() == expected.tobytes()  # later runs overwrite no loss that was handed out

@@ -92,3 +92,21 @@ def test_an_update_reads_what_a_gradient_was_rounded_from(more, casts):
     np.testing.assert_array_equal(run(model, feeds)[0], feeds["w"] + feeds["x"] * np.float32(0.5))
     feeds["x"][0, 0] = np.inf
     np.testing.assert_array_equal(run(model, feeds)[0], feeds["w"])
+
+
+UNCHECKED = """(float[8,96] x, float[] rate, float[8,96] w) => (float[8,96] n{more}) {{
+    b0 = Neg(x) b1 = Cast<to=16>(b0) b2 = Identity(b1) g1 = Cast<to=1>(b2) g2 = Mul(g1, rate) n = Sub(w, g2)
+}}"""
+
+
+@pytest.mark.parametrize(("more", "count"), [("", 1), (", bfloat16[8,96] b2", 0)], ids=["read by no other", "fetched"])
+def test_an_update_without_a_check_reads_what_a_gradient_was_rounded_from(more, count):
+    model = model_of(UNCHECKED.format(more=more))
+    assert run_pass(ReadUnrounded(least=8 * 96), model).count == count
+    assert kinds(model)["Cast"] == 2 * (1 - count)
+    if not count:
+        return
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(8, 96)), "rate": np.array(0.5), "w": np.ones((8, 96))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    np.testing.assert_array_equal(run(model, feeds)[0], feeds["w"] + feeds["x"] * np.float32(0.5))

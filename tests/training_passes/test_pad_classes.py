@@ -177,3 +177,39 @@ def test_prices_decide(rows, inputs, classes, is_wide):
     (columns,) = class_columns(model)
     assert columns.width == (30528 if classes == 30522 else 1008)
     assert saves_time(columns) == is_wide
+
+
+# name: (inputs of the layer, factors of the rows, whether the weight's gradient is of the rows beside ones)
+FACTORS = {
+    "all rows": ("h = Identity (x)", "y = Identity (x) v = Identity (r)", False),
+    "the same rows": ("h = Neg (x)", "y = Identity (h) v = Identity (r)", False),
+    "these rows": ("h = Neg (x)", "v = Identity (r)", True),
+    "left out with the factor 0": (
+        "y = Neg (x) h = Where (c, none, y)",
+        "u = Where (c, none, r) v = Mul (u, two)",
+        True,
+    ),
+    "left out with another factor": ("y = Neg (x) h = Where (c, none, y)", "v = Mul (r, two)", False),
+    "left out otherwise": ("y = Neg (x) h = Where (c, none, y)", "u = Where (c, none, r) v = Mul (two, r)", False),
+}
+
+
+@pytest.mark.parametrize("case", FACTORS.values(), ids=FACTORS)
+def test_rows_with_factors_and_these_are_one_product(case, run):
+    layer, factors, is_one = case
+    rows = "y" if "y =" in layer + factors else "h"
+    text = f"""(float[6,5] x, int64[6,1] l, float[6,1] r, bool[6,1] c) => (float[6,1] e, float[10,5] dw, float[10] db)
+        <float none = {{0}}, float two = {{2}}, int64[2] turned = {{1, 6}}, int64[1] all = {{-1}}> {{
+        {layer} {factors} p = Gemm <transB = 1> (h, w) s = Add (p, b)
+        q = LogSoftmax <axis = 1> (s) e = GatherElements <axis = 1> (q, l) a = Softmax <axis = 1> (s)
+        k = ScatterElements <axis = 1> (a, l, r) m = Mul ({rows}, v) d = Gemm <transA = 1> (k, m)
+        dw = Neg (d) f = Reshape (v, turned) t = MatMul (f, k) g = Reshape (t, all) db = Neg (g) }}"""
+    model = step(text, "k", w=array(10, 5, seed=1), b=array(10, seed=2))
+    infer_shapes(model)
+    feeds = {**FEEDS, "c": np.array([[False], [True], [False], [False], [True], [False]])}
+    before = run(model, feeds)
+    assert run_pass(PadClasses(always), model).count == 1
+    beside = [node.inputs[1].producer().op_type for node in model.graph if node.op_type == "Gemm"]
+    assert beside[-1] == ("Mul" if is_one else "Concat")
+    for old, new in zip(before, run(model, feeds), strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-5)

@@ -94,10 +94,47 @@ PRODUCTS = {
         ),
         "Transpose FusedMatMul Identity Exp",
     ),
-    "another permutation": (
+    "rows before the stack": (
         (
             "(float[2,4,3] a, float[3,2,5] b) => (float[2,4,5] y) "
             "{ d = Transpose <perm = [1, 0, 2]> (b) y0 = MatMul (a, d) y = Identity (y0) }"
+        ),
+        "FusedMatMul Identity",
+    ),
+    "rows before a stack of two axes, turned": (
+        (
+            "(float[4,2,3,5] a, float[6,2,3,5] b) => (float[2,3,4,6] y) <float half = {0.5}> "
+            "{ c = Transpose <perm = [1, 2, 0, 3]> (a) e = Mul (c, half) d = Transpose <perm = [1, 2, 3, 0]> (b) "
+            "y0 = MatMul (e, d) y = Identity (y0) }"
+        ),
+        "FusedMatMul Identity",
+    ),
+    "turned twice": (
+        (
+            "(float[4,2,3,5] a, float[2,3,4,6] b) => (float[2,3,5,6] y) "
+            "{ c = Transpose <perm = [1, 2, 0, 3]> (a) e = Transpose <perm = [0, 1, 3, 2]> (c) "
+            "y0 = MatMul (e, b) y = Identity (y0) }"
+        ),
+        "FusedMatMul Identity",
+    ),
+    "rows before a stack, times a matrix": (
+        (
+            "(float[4,2,3] a, float[3,5] b) => (float[2,4,5] y) "
+            "{ c = Transpose <perm = [1, 0, 2]> (a) y0 = MatMul (c, b) y = Identity (y0) }"
+        ),
+        None,
+    ),
+    "rows before a stack, times another stack": (
+        (
+            "(float[4,2,3] a, float[1,3,5] b) => (float[2,4,5] y) "
+            "{ c = Transpose <perm = [1, 0, 2]> (a) y0 = MatMul (c, b) y = Identity (y0) }"
+        ),
+        None,
+    ),
+    "another permutation": (
+        (
+            "(float[2,4,3] a, float[5,3,2] b) => (float[2,4,5] y) "
+            "{ d = Transpose <perm = [2, 1, 0]> (b) y0 = MatMul (a, d) y = Identity (y0) }"
         ),
         None,
     ),

@@ -80,6 +80,10 @@ class Executor:
             sets of buffers that state lies in, and then repeated as one launch. The log warns of a step where that is
             not possible, and why: nodes on the CPU, operators that wait for the host or have it upload tables. It pays
             where the host is slower than the device, and takes memory that no other session can use.
+        in_place: with `cuda_graph`, whether a step overwrites its state, so that there is one set of buffers and one
+            graph. The log warns of a step where that is not possible, and why: a node may read the old value late, or
+            `not_finite` or a check of indices must be able to take the step back. Feeds are then copied when the step
+            before is done, and an error on the device loses the state: keep checkpoints. No device has confirmed it.
         weight_gradients: how weight gradients of convolutions are computed: "convolution" (of the input with the
             gradient of the result), "taps" (a matrix product for each tap of the kernel), "columns" (one for all taps),
             "priced" (products of unfolded operands, or what a GPU computes faster, by the price list), or "auto":
@@ -117,11 +121,14 @@ class Executor:
         recompute: bool = False,
         max_sessions: int | None = None,
         cuda_graph: bool = False,
+        in_place: bool = False,
         weight_gradients: Formulation = "auto",
         provider_options: Mapping[str, str] | None = None,
         check: bool = False,
         bucket: Mapping[str, Bucket | Sequence[Bucket]] | None = None,
     ) -> None:
+        if check and in_place:
+            raise OptionError("Executor(check=True) computes steps again from the state before: leave in_place out")
         self._checks = check
         self._buckets = None if bucket is None else Buckets(bucket)
         self.place: Place = _place_of(place)
@@ -130,6 +137,7 @@ class Executor:
             tiling_accum=tiling_accum,
             recompute=recompute,
             cuda_graph=cuda_graph,
+            in_place=in_place,
             weight_gradients=weight_gradients,
             provider_options=dict(provider_options or {}),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, rank_of
+from amp_transpiler.graph.take_over import take_over
 
 __all__ = ["can_be_written_out", "write_out"]
 
@@ -35,8 +36,5 @@ def write_out(model: ir.Model, node: ir.Node) -> None:
     epsilon = node.attributes.get("epsilon")
     root = builder.op("Sqrt", [builder.add(variance, 1e-5 if epsilon is None else epsilon.as_float())])
     scaled = builder.mul(builder.div(builder.sub(x, mean), root), scale)
-    name, old.name = old.name, builder.names.fresh(f"{old.name}__norm")
-    new = builder.op("Add", [scaled, bias], name=name)
-    new.shape = old.shape if new.shape is None else new.shape
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    take_over(old, builder.add(scaled, bias), builder.names)
     graph.remove(node, safe=True)

@@ -39,6 +39,7 @@ from amp_transpiler.runtime.places import to_host
 from amp_transpiler.runtime.run_errors import plain
 from amp_transpiler.runtime.scope import Scope
 from amp_transpiler.runtime.step_options import StepOptions
+from amp_transpiler.runtime.unfetched_losses import leave_out, unfetched_losses
 from amp_transpiler.runtime.values import to_ort
 from amp_transpiler.version import __version__
 
@@ -435,7 +436,8 @@ class DataParallelSteps(StepExecutor):
     def _planned(
         self, program: Program, fetch: Sequence[str], shapes: Mapping[str, Sequence[int]], *, checked: bool
     ) -> _Plan | None:
-        assembled = assemble(program, fetch)
+        losses = unfetched_losses(program, fetch)
+        assembled = assemble(program, (*fetch, *losses))
         checks = find_index_checks(assembled) if checked else IndexChecks()
         states = [name for name, persistable in program.persistables.items() if persistable.kind == "state"]
         cut = self._cut(assembled, states)
@@ -446,7 +448,10 @@ class DataParallelSteps(StepExecutor):
             worth=dataclasses.replace(worth_on(self.place), merges=not shards),
             recompute=self._options.recompute,
             by_rows=cut.statistics_factor is None,  # by rows, the statistics are no means over the batch
+            weight_gradients=self._options.formulation(self.place),
+            tensor_cores=not self.place.in_main_memory,
         )
+        ready = leave_out(ready, losses)
         if cut.statistics_factor is not None and has_batch_statistics(program.model):
             _check_statistics(program, ready)
         parts = cut_step(ready, cut)
