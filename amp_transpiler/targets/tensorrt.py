@@ -82,8 +82,16 @@ class TensorRT(SchemasOnly):
     builds_engines = True
 
     def has_kernel(self, operator: Operator) -> bool:
-        """Whether the operator is ONNX's own, and its builder was not seen to refuse it in these types."""
-        return super().has_kernel(operator) and not any(refusal.is_about(operator) for refusal in refusals())
+        """Whether the operator is ONNX's own, its builder was not seen to refuse it in these types, and they are used."""
+        if not super().has_kernel(operator) or _is_widened(operator):
+            return False
+        return not any(refusal.is_about(operator) for refusal in refusals())
+
+
+def _is_widened(operator: Operator) -> bool:
+    """Whether the parser casts a 16-bit operand to float32, because the other one is: Pow takes two types."""
+    low = {f"tensor({name})" for name in _FORMATS["both"]}
+    return operator.op_type == "Pow" and "tensor(float)" in operator.inputs and not low.isdisjoint(operator.inputs)
 
 
 TENSORRT = TensorRT("tensorrt", "TensorRT (ONNX's schemas decide, since there is no kernel table)")

@@ -103,6 +103,20 @@ def test_other_targets_know_nothing_of_it():
     assert [decision.precision for decision in report.decisions if decision.op == "HardSwish"] == ["bfloat16"]
 
 
+@pytest.mark.parametrize(("dtype", "opset"), [("float16", 13), ("bfloat16", 15)])
+def test_a_power_is_low_where_its_exponent_can_be(tmp_path, dtype, opset):
+    """The parser casts the base of a float32 exponent to float32; Pow takes bfloat16 exponents from opset 15 on."""
+    model = parse(f"({ROWS}) => ({ROWS[:-1]}y) {{ y = Pow (x, e) }}", opset=13, e=np.float32(1.5))
+    out = tmp_path / "out.onnx"
+    report = amp.transpile(model, out, level="O2", target="tensorrt", dtype=dtype, verify=False, build="no")
+    assert [decision.precision for decision in report.decisions if decision.op == "Pow"] == [dtype]
+    converted = onnx.load(out)
+    assert converted.opset_import[0].version == opset
+    power = next(node for node in converted.graph.node if node.op_type == "Pow")
+    types = {value.name: value.data_type for value in converted.graph.initializer}
+    assert types[power.input[1]] == onnx.TensorProto.DataType.Value(dtype.upper())
+
+
 @needs_builder
 @pytest.mark.parametrize(("row", "dtype"), RUNS, ids=IDS)
 def test_the_builder_refuses_it_in_16_bits_only(tmp_path, row, dtype):
