@@ -45,8 +45,8 @@ def folder(tmp_path):
     [
         pytest.param("import amp_transpiler", 7, id="import"),
         pytest.param(CAST, 157, id="cast, save and session"),  # two targets; two say what a file asks of its sessions
-        pytest.param(TRANSPILE, 311, id="transpile"),
-        pytest.param(COMMAND, 344, id="command"),  # seven of them declare and read the options
+        pytest.param(TRANSPILE, 312, id="transpile"),
+        pytest.param(COMMAND, 345, id="command"),  # seven of them declare and read the options
         pytest.param(MISSING, 92, id="no model"),  # nothing that reads one
         pytest.param(WORKER, 84, id="process that checks"),
     ],
