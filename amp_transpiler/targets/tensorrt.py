@@ -82,7 +82,7 @@ class TensorRT(SchemasOnly):
     builds_engines = True
 
     def has_kernel(self, operator: Operator) -> bool:
-        """Whether the operator is ONNX's own, its builder was not seen to refuse it in these types, and they are used."""
+        """Whether the operator is ONNX's own, and neither refused in these types nor computed in wider ones."""
         if not super().has_kernel(operator) or _is_widened(operator):
             return False
         return not any(refusal.is_about(operator) for refusal in refusals())

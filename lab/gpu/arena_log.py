@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from typing import IO
 from unittest import mock
 
+import amp_transpiler  # noqa: F401  before onnxruntime, whose telemetry it switches off
+
+# isort: split
+
 import onnxruntime
 
 __all__ = ["ArenaLog", "arena_log", "taken"]

@@ -20,7 +20,7 @@ FEED = {
 
 
 def network(level="fp32"):
-    """Five classes, samples that are ignored, and a loss that alone reads a feed, as a report of it would."""
+    """Five classes, samples that are ignored, and a second output of one number, which alone reads a feed."""
     main, startup = static.Program(), static.Program()
     main.random_seed = startup.random_seed = 1
     with amp.utils.unique_name.guard(), static.program_guard(main, startup):
@@ -58,14 +58,22 @@ def ready(program, fetch):
 
 
 def test_what_only_the_loss_needs_is_left_out():
-    main, _, loss, shown = network()
+    main, _, loss, _ = network()
     losses, step = ready(main, [])
-    assert losses == (loss.name, shown.name)
+    assert losses == (loss.name,)
     assert step.feeds == ("x", "label")
     assert step.fetches == {}
     assert {value.name for value in step.model.graph.outputs} == set(step.updates.values())
     # The samples that do not count are left out of the layer's inputs, as where the loss is fetched.
     assert [node.outputs[0].shape for node in step.model.graph if node.op_type == "Where"].count(ir.Shape([6, 5])) == 0
+
+
+def test_a_loss_that_needs_another_feed_is_not_asked_for():
+    main, startup, loss, shown = network()
+    scope, executor = static.Scope(), static.Executor(amp.CPUPlace())
+    executor.run(startup, scope=scope)
+    executor.run(main, {name: FEED[name] for name in ("x", "label")}, [], scope=scope)
+    assert unfetched_losses(main, [shown.name]) == (loss.name,)
 
 
 def test_a_fetched_loss_stays():
@@ -77,8 +85,8 @@ def test_a_fetched_loss_stays():
 
 
 def test_an_output_of_many_numbers_is_no_loss():
-    main, _, loss, shown = network()
+    main, _, loss, _ = network()
     [scores] = [value.name for value in main.list_vars() if value.shape == (6, 5)][-1:]
     main.outputs.append(scores)
-    assert unfetched_losses(main, []) == (loss.name, shown.name)
+    assert unfetched_losses(main, []) == (loss.name,)
     assert unfetched_losses(main.clone(for_test=True), []) == ()
