@@ -11,12 +11,11 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.errors import OptionError
-from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import compile as compile_module
 from amp_transpiler.runtime.in_place import in_place_obstacle
 from amp_transpiler.runtime.in_place_graphs import InPlaceGraph
 from amp_transpiler.runtime.places import CPUPlace
-from tests.runtime.capturing import CapturingPlace
+from tests.runtime.capturing import CapturingPlace, normalized_network
 
 OBSTACLES = {
     # the body, the beginning of the reason
@@ -101,17 +100,6 @@ def opened(monkeypatch, request):
     return sessions
 
 
-def network(optimizer_of):
-    main, startup = static.Program(), static.Program()
-    with amp.utils.unique_name.guard(), static.program_guard(main, startup):
-        main.random_seed = startup.random_seed = 1
-        x, y = static.data("x", [8, 3]), static.data("y", [8, 1])
-        hidden = functional.relu(static.nn.batch_norm(static.nn.fc(x, 4)))
-        loss = functional.mse_loss(static.nn.fc(hidden, 1), y)
-        optimizer_of().minimize(loss, startup)
-    return main, startup, loss
-
-
 OPTIMIZERS = {
     "AdamW": lambda: optimizer.AdamW(0.1),
     "Momentum": lambda: optimizer.Momentum(0.1),
@@ -123,7 +111,7 @@ OPTIMIZERS = {
 def train(place, optimizer_of, **options):
     """Return losses as they came and as they are in the end, and the last state. Somebody sets a weight meanwhile, and
     a step is to be skipped if it is not finite."""
-    main, startup, loss = network(optimizer_of)
+    main, startup, loss = normalized_network(optimizer_of)
     scope, executor = static.Scope(), static.Executor(place, **options)
     random, handed_out, losses = np.random.default_rng(0), [], []
     with static.scope_guard(scope):
@@ -166,7 +154,7 @@ def test_a_device_that_refuses_leaves_the_state_as_it_was(opened, caplog):
 
 
 def test_an_interrupt_while_a_step_is_captured_leaves_the_state_as_it_was(opened, monkeypatch):
-    main, startup, loss = network(OPTIMIZERS["AdamW"])
+    main, startup, loss = normalized_network(OPTIMIZERS["AdamW"])
     feed = {"x": np.ones((8, 3), "f"), "y": np.ones((8, 1), "f")}
     executor = static.Executor(CapturingPlace(), cuda_graph=True, in_place=True)
     with static.scope_guard(scope := static.Scope()):
@@ -185,7 +173,7 @@ def test_an_interrupt_while_a_step_is_captured_leaves_the_state_as_it_was(opened
 
 
 def test_the_scope_has_the_memory_that_a_step_overwrites(opened):
-    main, startup, loss = network(OPTIMIZERS["AdamW"])
+    main, startup, loss = normalized_network(OPTIMIZERS["AdamW"])
     feed = {"x": np.ones((8, 3), "f"), "y": np.ones((8, 1), "f")}
     executor = static.Executor(CapturingPlace(), cuda_graph=True, in_place=True)
     with static.scope_guard(scope := static.Scope()):

@@ -9,11 +9,10 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler import optimizer, static
-from amp_transpiler.paddle.nn import functional
 from amp_transpiler.runtime import compile as compile_module
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.step_graphs import step_obstacle
-from tests.runtime.capturing import CapturingPlace
+from tests.runtime.capturing import CapturingPlace, normalized_network
 
 ROWS = [
     ("g (float[4] x) => (float[2] y, float[2] z) { y, z = Split<axis=0, num_outputs=2>(x) }", ""),
@@ -49,21 +48,14 @@ def captured(monkeypatch):
     return opened
 
 
-def network():
-    main, startup = static.Program(), static.Program()
-    with amp.utils.unique_name.guard(), static.program_guard(main, startup):
-        main.random_seed = startup.random_seed = 1
-        x, y = static.data("x", [8, 3]), static.data("y", [8, 1])
-        hidden = functional.relu(static.nn.batch_norm(static.nn.fc(x, 4)))
-        loss = functional.mse_loss(static.nn.fc(hidden, 1), y)
-        rate = optimizer.lr.StepDecay(0.1, step_size=2, steps_per_epoch=1)
-        optimizer.AdamW(rate).minimize(loss, startup)
-    return main, startup, loss, rate
+def rate_by_steps():
+    return optimizer.lr.StepDecay(0.1, step_size=2, steps_per_epoch=1)
 
 
 def train(place, *, cuda_graph, steps=8):
     """Return losses as they came and as they are in the end, and the last state: rate, weights and feeds change."""
-    main, startup, loss, rate = network()
+    rate = rate_by_steps()
+    main, startup, loss = normalized_network(lambda: optimizer.AdamW(rate))
     scope, executor = static.Scope(), static.Executor(place, cuda_graph=cuda_graph)
     random, kept, seen = np.random.default_rng(0), [], []
     with static.scope_guard(scope):
@@ -95,7 +87,7 @@ def test_two_graphs_that_take_turns_compute_what_plain_runs_do(captured):
 
 
 def test_a_cpu_has_no_graphs_and_says_so(caplog):
-    main, startup, loss, _ = network()
+    main, startup, loss = normalized_network(lambda: optimizer.AdamW(rate_by_steps()))
     with static.Executor(amp.CPUPlace(), cuda_graph=True) as executor, static.scope_guard(static.Scope()):
         executor.run(startup)
         executor.run(main, {"x": np.ones((8, 3), "f"), "y": np.ones((8, 1), "f")}, [loss])
