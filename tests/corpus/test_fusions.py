@@ -16,13 +16,13 @@ from tests.corpus.files import inputs_of
 
 SKIP, SIMPLE = "com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization"
 ATTENTION, BIAS_GELU = "com.microsoft::Attention", "com.microsoft::BiasGelu"
-RMS = "SimplifiedLayerNormalization"
+RMS, HEADS = "SimplifiedLayerNormalization", "com.microsoft::MultiHeadAttention"
 
 # model -> what fusions put in
 COUNTS = {
     "small_encoder/dynamo.onnx": {ATTENTION: 2, BIAS_GELU: 2, SKIP: 5},
     "small_encoder/torchscript.onnx": {ATTENTION: 2, BIAS_GELU: 2, SKIP: 5},
-    "small_decoder/dynamo.onnx": {RMS: 1, SIMPLE: 2},
+    "small_decoder/dynamo.onnx": {RMS: 1, SIMPLE: 2, HEADS: 1},
     "bert_base_12l/dynamo.onnx": {ATTENTION: 12, BIAS_GELU: 12, SKIP: 25},
     "bert_base_12l/torchscript.onnx": {ATTENTION: 12, BIAS_GELU: 12, SKIP: 25},
     "gpt2_small/dynamo.onnx": {"Gelu": 12, ATTENTION: 12, SKIP: 25},
