@@ -151,8 +151,11 @@ class StepExecutor:
         """Run a compiled step of a program, and return its outputs."""
         state = self._state(step, scope)
         if isinstance(step.graph, InPlaceGraph) and _holds_its_types(scope, step):
-            state = step.graph.take_in(state)
-            replace(scope, {name: state[name] for name in step.updates}, {stack.name: stack for stack in step.stacks})
+            taken = step.graph.take_in(state)
+            if any(taken[name] is not state[name] for name in step.updates):
+                stacks = {stack.name: stack for stack in step.stacks}
+                replace(scope, {name: taken[name] for name in step.updates}, stacks)
+            state = taken
         return self._run(step, feeds, state)
 
     def tell_others(self, error: BaseException) -> None:

@@ -10,7 +10,7 @@ import onnxruntime
 
 from amp_transpiler.runtime import ort
 from amp_transpiler.runtime.places import Place, to_host
-from amp_transpiler.runtime.step_graphs import run_options, run_plain
+from amp_transpiler.runtime.step_graphs import ReadOnlyState, run_options, run_plain
 from amp_transpiler.runtime.uploads import Uploads
 from amp_transpiler.runtime.values import element_type, to_ort
 
@@ -42,8 +42,7 @@ class InPlaceGraph:
         self.session, self._place, self._updates = session, place, updates
         self._uploads: Uploads | None = None
         self._state: dict[str, onnxruntime.OrtValue] = {}
-        self._read: dict[str, onnxruntime.OrtValue] = {}  # what the captured step reads without replacing it
-        self._seen: dict[str, onnxruntime.OrtValue] = {}  # whose content `_read` has
+        self._read_only = ReadOnlyState(place)
         self._outputs: dict[str, onnxruntime.OrtValue] = {}
         self._binding: onnxruntime.IOBinding | None = None
 
@@ -75,7 +74,8 @@ class InPlaceGraph:
         self._uploads.copy(feeds, _SLOT)
         if self.refused or any(state[name] is not self._state.get(name) for name in self._updates):
             return run_plain(self.session, self._place, self._uploads, _SLOT, feeds, state)
-        self._load(state)
+        for name in state.keys() - self._updates.keys():
+            self._read_only.load(name, state[name])
         if self._binding is None and not self._capture(self._uploads, feeds):
             return run_plain(self.session, self._place, self._uploads, _SLOT, feeds, state)
         self.session.run_with_iobinding(self._binding, run_options(_GRAPH))
@@ -85,17 +85,6 @@ class InPlaceGraph:
     def copy(self, value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
         """Return a copy of an output that no later run overwrites."""
         return self._place.copied(value)
-
-    def _load(self, state: Mapping[str, onnxruntime.OrtValue]) -> None:
-        """Copy what the step only reads, and somebody has set, to where the graph reads it."""
-        for name, value in state.items():
-            if name in self._updates:
-                continue
-            if name not in self._read:
-                self._read[name] = self._seen[name] = value
-            elif self._seen[name] is not value:
-                self._place.copy_into(self._read[name], value)
-                self._seen[name] = value
 
     def _capture(self, uploads: Uploads, feeds: Mapping[str, np.ndarray]) -> bool:
         """Capture the step, and put the state back; return whether the device did it."""
@@ -119,7 +108,9 @@ class InPlaceGraph:
         uploads.bind(binding, feeds, _SLOT)
         for value in self.session.get_inputs():
             if value.name not in feeds:
-                binding.bind_ortvalue_input(value.name, (self._state.get(value.name) or self._read[value.name]))
+                binding.bind_ortvalue_input(
+                    value.name, self._state.get(value.name) or self._read_only.buffers[value.name]
+                )
         replaced = {output: self._state[name] for name, output in self._updates.items()}
         for output in self.session.get_outputs():
             value = replaced.get(output.name) or self._room(output)

@@ -24,7 +24,7 @@ from amp_transpiler.runtime.places import Place
 from amp_transpiler.runtime.uploads import Uploads
 from amp_transpiler.runtime.values import detached
 
-__all__ = ["StepGraph", "open_capturing", "run_options", "run_plain", "step_obstacle"]
+__all__ = ["ReadOnlyState", "StepGraph", "open_capturing", "run_options", "run_plain", "step_obstacle"]
 
 _logger = logging.getLogger(__name__)
 
@@ -96,6 +96,30 @@ def open_capturing(
     return None
 
 
+class ReadOnlyState:
+    """The state that a captured step reads and does not replace, where the graph reads it.
+
+    Args:
+        place: where it lies.
+
+    Attributes:
+        buffers: the values by name.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.buffers: dict[str, onnxruntime.OrtValue] = {}
+        self._place = place
+        self._seen: dict[str, onnxruntime.OrtValue] = {}  # whose content the buffers have
+
+    def load(self, name: str, value: onnxruntime.OrtValue) -> None:
+        """Copy a value that somebody has set since to where the graph reads it; the first one stays where it is."""
+        if name not in self.buffers:
+            self.buffers[name] = self._seen[name] = value
+        elif self._seen[name] is not value:
+            self._place.copy_into(self.buffers[name], value)
+            self._seen[name] = value
+
+
 class StepGraph:
     """Runs a step: twice as it is, which makes two sets of buffers, then as two graphs that take turns.
 
@@ -115,8 +139,7 @@ class StepGraph:
         self._uploads: Uploads | None = None
         self._buffers: list[dict[str, onnxruntime.OrtValue]] = []  # graph i writes set i, and reads the other
         self._bindings: dict[int, onnxruntime.IOBinding] = {}
-        self._fixed: dict[str, onnxruntime.OrtValue] = {}  # state that the step only reads
-        self._seen: dict[str, onnxruntime.OrtValue] = {}  # whose content it has
+        self._read_only = ReadOnlyState(place)
 
     def run(
         self, feeds: Mapping[str, np.ndarray], state: Mapping[str, onnxruntime.OrtValue]
@@ -170,18 +193,15 @@ class StepGraph:
             if name in read:
                 if value is not read[name]:
                     self._place.copy_into(read[name], value)
-            elif name not in self._fixed:
-                self._fixed[name] = self._seen[name] = value
-            elif self._seen[name] is not value:
-                self._place.copy_into(self._fixed[name], value)
-                self._seen[name] = value
+            else:
+                self._read_only.load(name, value)
 
     def _bind(self, uploads: Uploads, side: int, feeds: Mapping[str, np.ndarray]) -> onnxruntime.IOBinding:
         uploads.copy(feeds, side)  # makes room, whose addresses then stay
         binding = self.session.io_binding()
         uploads.bind(binding, feeds, side)
         inputs = {value.name for value in self.session.get_inputs()}
-        for name, value in {**self._fixed, **self._read(side)}.items():
+        for name, value in {**self._read_only.buffers, **self._read(side)}.items():
             if name in inputs:
                 binding.bind_ortvalue_input(name, value)
         for name, value in self._buffers[side].items():

@@ -58,7 +58,7 @@ class _Pair:
 
     @property
     def slopes(self) -> ir.Value:
-        """What both read."""
+        """The value that both read."""
         value = self.product.inputs[1]
         assert value is not None
         return value

@@ -52,7 +52,7 @@ class ScaleGradients(Pass[PassResult]):
 
 @dataclasses.dataclass
 class _Way:
-    """What is multiplied by a root so that a gradient is.
+    """The values to multiply by a root so that a gradient is multiplied by it.
 
     Attributes:
         products: the results of matrix products.

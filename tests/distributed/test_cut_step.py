@@ -188,17 +188,17 @@ def test_batch_statistics_are_exchanged_when_asked_for(level, tolerance, forms):
     # With five of six seeds the states are within 5e-4; with seed 1 a Relu's input is rounded to the other side of 0.
     net = networks.convnet(level=level, seed=2, **scaling).start(static.Executor(CPU))
     feeds = list(networks.batches(net, 3))
-    own = cut(net, 2, **forms)
-    assert len(own) == 2
+    unsynchronized = cut(net, 2, **forms)
+    assert len(unsynchronized) == 2
     whole = cut(net, 2, sync=True, **forms)
-    apart, together = train(own, net, feeds, 2), train(whole, net, feeds, 2)
-    one = train(cut(net, 1, sync=True, **forms), net, feeds, 1)[0]
+    apart, together = train(unsynchronized, net, feeds, 2), train(whole, net, feeds, 2)
+    alone_on_one = train(cut(net, 1, sync=True, **forms), net, feeds, 1)[0]
     expected = alone(net, feeds)
     running = [name for name in expected if name.startswith("batch_norm") and not net.main.var(name).trainable]
     assert running
     assert any(not np.array_equal(apart[0][name], apart[1][name]) for name in running)
     compare(together[0], together[1], tolerance=0)
-    compare(together[0], one, tolerance=tolerance)
+    compare(together[0], alone_on_one, tolerance=tolerance)
     if level == "fp32":  # at O2, one process normalises by rows, with more in float16
         compare(together[0], expected, tolerance=tolerance)
 

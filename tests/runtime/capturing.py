@@ -13,7 +13,7 @@ from amp_transpiler.runtime.values import to_ort
 
 
 class Uploads:
-    """What `amp_transpiler.runtime.uploads.Uploads` does, in main memory."""
+    """Copies feeds as `amp_transpiler.runtime.uploads.Uploads` does, in main memory."""
 
     def __init__(self):
         self.slots = ({}, {})

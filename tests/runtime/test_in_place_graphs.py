@@ -61,9 +61,9 @@ OBSTACLES = {
 @pytest.mark.parametrize(("body", "why"), OBSTACLES.values(), ids=OBSTACLES)
 def test_state_is_overwritten_only_if_nothing_reads_it_late(body, why):
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> step {body}')
-    found = in_place_obstacle(ir.from_proto(proto), {"w": "new"})
-    assert found.startswith(why)
-    assert bool(found) == bool(why)
+    reason = in_place_obstacle(ir.from_proto(proto), {"w": "new"})
+    assert reason.startswith(why)
+    assert bool(reason) == bool(why)
 
 
 class _Capturing:
