@@ -29,6 +29,7 @@ sleeping_threads.install()  # before any file of tests opens a session
 
 TESTS = pathlib.Path(__file__).resolve().parent
 HOST_DEFAULT = "default"  # of --place: what the host decides
+GARBAGE_AFTER = 200_000  # objects; some tens of MB
 SLOW = "slow"  # the marker
 SUMMARY = "summary"  # a user property of a test under this name is printed at the end of the run
 
@@ -166,12 +167,15 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Collect without garbage collection, which would walk through 20,000 tests again and again and find nothing.
 
     What is imported and collected stays until the end. So it is frozen: the collections during the tests leave it out.
+    They are seldom: a graph of nodes and values lives until its test ends, and by default Python searches it for
+    garbage after each 700 objects, which takes a tenth of all the time of the tests.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(GARBAGE_AFTER)
         gc.enable()
 
 
