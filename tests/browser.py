@@ -17,15 +17,15 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="module")
 def browser():
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
         pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is installed")
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="needs playwright: pip install 'amp-transpiler[browser]'"
     )
     with playwright.sync_playwright() as driver:
         # Root has no sandbox, and the page is ours.
-        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield chromium
         chromium.close()
 

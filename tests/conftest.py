@@ -122,12 +122,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keep the first and every Nth case of each test function; skip what needs newer versions, and what is sampled."""
     needs = oldest_cases.needed(oldest_cases.installed())
     samples, seen = _Samples(), collections.Counter[str]()
-    kept, left_out = [], []
+    chosen, left_out = [], []
     for item in items:
         function = item.nodeid.partition("[")[0]
         row = oldest_cases.row_of(function.partition("::")[0]) if config.getoption("--oldest") else None
         every = config.getoption("--every") if row is None else row["every"]
-        (left_out if seen[function] % every else kept).append(item)
+        (left_out if seen[function] % every else chosen).append(item)
         seen[function] += 1
         reasons = [needs[name] for name in needs if item.nodeid.startswith(name)]
         if not config.getoption("--all-cases"):
@@ -136,7 +136,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+        items[:] = chosen
 
 
 class _Samples:
@@ -236,4 +236,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _reports(terminalreporter: pytest.TerminalReporter) -> list[pytest.TestReport | pytest.CollectReport]:
     kinds = (pytest.TestReport, pytest.CollectReport)
-    return [report for found in terminalreporter.stats.values() for report in found if isinstance(report, kinds)]
+    return [report for group in terminalreporter.stats.values() for report in group if isinstance(report, kinds)]

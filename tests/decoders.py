@@ -144,14 +144,14 @@ class Decoder:
 def feeds(model, *, batch=1, length=3, past=4, seed=0):
     """Return inputs for a step of `length` tokens after `past` ones."""
     random = np.random.default_rng(seed)
-    found = {
+    arrays = {
         "input_ids": random.integers(0, VOCABULARY, (batch, length)),
         "attention_mask": np.ones((batch, past + length), np.int64),
     }
     for info in model.graph.input:
         if info.name == "position_ids":
-            found[info.name] = np.tile(np.arange(past, past + length), (batch, 1))
+            arrays[info.name] = np.tile(np.arange(past, past + length), (batch, 1))
         elif info.name.startswith("past"):
             dtype = onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
-            found[info.name] = random.normal(0.0, 1.0, (batch, KV_HEADS, past, HEAD)).astype(np.float32).astype(dtype)
-    return found
+            arrays[info.name] = random.normal(0.0, 1.0, (batch, KV_HEADS, past, HEAD)).astype(np.float32).astype(dtype)
+    return arrays

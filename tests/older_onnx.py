@@ -68,11 +68,11 @@ def _naming(parse):
     def parse_with_names(text):
         names = []
 
-        def hide(found):
-            names.append(found["name"].strip())
-            outputs = found["outputs"].lstrip()
+        def hide(match):
+            names.append(match["name"].strip())
+            outputs = match["outputs"].lstrip()
             first = _OMITTED if outputs.startswith(",") else ""
-            return f"{first}{outputs}{found['op']}{_NAMED}{len(names) - 1}"
+            return f"{first}{outputs}{match['op']}{_NAMED}{len(names) - 1}"
 
         text = _QUOTED.sub(rf"\g<space>{_OMITTED}", text)
         text = _FIRST_OUTPUT.sub(rf"\g<space>{_OMITTED}", _NAMED_NODE.sub(hide, text))

@@ -72,11 +72,11 @@ def bert_files() -> dict[str, object]:
 
 def tensorrt_files() -> dict[str, object]:
     """The same, and a model whose scale is float64."""
-    found = bert_files()
+    files = bert_files()
     text = """<ir_version: 10, opset_import: ["": 20]> g (double[batch, 4] x) => (double[batch, 4] y)
         <double[4] scale = {0.1, 0.2, 0.3, 0.4}> { scaled = Mul (x, scale) y = Softmax (scaled) }"""
     onnx.save(onnx.parser.parse_model(text), "doubles.onnx")
-    return found
+    return files
 
 
 def tokenize(texts: Sequence[str], *, padding: bool, return_tensors: str) -> dict[str, np.ndarray]:
@@ -84,11 +84,11 @@ def tokenize(texts: Sequence[str], *, padding: bool, return_tensors: str) -> dic
     assert return_tensors == "np"
     words = [text.split() for text in texts]
     shape = (len(texts), max(map(len, words)))
-    found = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    encoded = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     for row, line in enumerate(words):
-        found["input_ids"][row, : len(line)] = [1 + sum(word.encode()) % 58 for word in line]
-        found["attention_mask"][row, : len(line)] = 1
-    return found
+        encoded["input_ids"][row, : len(line)] = [1 + sum(word.encode()) % 58 for word in line]
+        encoded["attention_mask"][row, : len(line)] = 1
+    return encoded
 
 
 def large_files() -> dict[str, object]:
@@ -236,11 +236,11 @@ def prepare(page: str, request: pytest.FixtureRequest) -> dict[str, object]:
             pytest.skip(f"{page}: {module} is not installed")
         warnings.simplefilter("ignore")  # of theirs, until the test ends
     for name, source in CORPUS.get(page, {}).items():
-        found = request.getfixturevalue("corpus") / source
-        if not found.is_file():
+        model_path = request.getfixturevalue("corpus") / source
+        if not model_path.is_file():
             pytest.skip(f"{page}: the corpus has no {source}")
-        for path in [found, *beside(found)]:
-            pathlib.Path(path.name if path != found else name).symlink_to(path)
+        for path in [model_path, *beside(model_path)]:
+            pathlib.Path(path.name if path != model_path else name).symlink_to(path)
     if page == "CONTRIBUTING.md":
         rules = dict(RULES)
         request.addfinalizer(lambda: (RULES.clear(), RULES.update(rules)))

@@ -105,18 +105,18 @@ def assert_valid(program):
         open_ort(amp.emulate(program).to_onnx())
 
 
-def relative(expected, found):
+def relative(expected, result):
     """Norm of the difference over the norm of what is expected, where that is finite; both must be finite there."""
-    expected, found = np.asarray(expected), np.asarray(found)
-    assert expected.shape == found.shape
+    expected, result = np.asarray(expected), np.asarray(result)
+    assert expected.shape == result.shape
     if expected.dtype.kind not in "fV":
-        return float((expected != found).any())
-    expected, found = expected.astype(np.float64), found.astype(np.float64)
+        return float((expected != result).any())
+    expected, result = expected.astype(np.float64), result.astype(np.float64)
     finite = np.isfinite(expected)
-    assert np.isfinite(found[finite]).all(), "finite in float32 but not in low precision"
-    assert np.array_equal(expected[~finite], found[~finite], equal_nan=True)
+    assert np.isfinite(result[finite]).all(), "finite in float32 but not in low precision"
+    assert np.array_equal(expected[~finite], result[~finite], equal_nan=True)
     norm = np.linalg.norm(expected[finite])
-    difference = np.linalg.norm(found[finite] - expected[finite])
+    difference = np.linalg.norm(result[finite] - expected[finite])
     return float(difference / norm) if norm else float(difference)
 
 
@@ -126,8 +126,8 @@ def assert_close(expected, found, limit):
     for name, value in expected.items():
         left, right = (value, found[name]) if isinstance(value, list) else ([value], [found[name]])
         assert len(left) == len(right), name
-        for one, other in zip(left, right, strict=True):
-            assert relative(one, other) <= limit, name
+        for element, other in zip(left, right, strict=True):
+            assert relative(element, other) <= limit, name
 
 
 def convert(model, feeds, level="O2", dtype="float16", limit=None, **options):

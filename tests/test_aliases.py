@@ -68,12 +68,12 @@ def test_what_does_not_exist_is_not_found(path):
 
 
 def test_an_object_pickled_by_one_path_is_of_the_same_class_by_the_other():
-    own, short = (
+    by_own_path, short = (
         importlib.import_module(f"amp_transpiler.{path}") for path in ("paddle.nn.initializer", "nn.initializer")
     )
     copy = pickle.loads(pickle.dumps(short.Uniform(-2.0, 2.0)))
-    assert isinstance(copy, own.Uniform)
-    assert copy == own.Uniform(-2.0, 2.0)
+    assert isinstance(copy, by_own_path.Uniform)
+    assert copy == by_own_path.Uniform(-2.0, 2.0)
 
 
 def test_a_module_can_be_reloaded_by_its_short_path():

@@ -54,8 +54,8 @@ def defined(path):
 
 @pytest.mark.parametrize(("members", "names"), HOUSE, ids=" ".join)
 def test_a_folder_hands_out_what_the_page_says(members, names):
-    found = set().union(*(defined(PACKAGE / member) for member in members))
-    assert set(names) - found == set()
+    names_there = set().union(*(defined(PACKAGE / member) for member in members))
+    assert set(names) - names_there == set()
 
 
 _FILE = re.compile(r"(?:[\w.]+/)+[\w.*]*|[\w.]+\.(?:py|txt|json|md)")
@@ -98,9 +98,9 @@ def imported(path):
 def test_verification_runs_onnx_runtime_in_its_child_alone():
     opens = ("onnxruntime", "amp_transpiler.runtime.session", "amp_transpiler.runtime.executor")
     files = [path for room in ("child_process", "verification") for path in (PACKAGE / room).glob("*.py")]
-    found = {path.name for path in files if any(name.startswith(opens) for name in imported(path))}
+    openers = {path.name for path in files if any(name.startswith(opens) for name in imported(path))}
     # The child, the memory that it gives its sessions, and the values that it keeps.
-    assert found == {"worker.py", "memory.py", "values.py"}
+    assert openers == {"worker.py", "memory.py", "values.py"}
     of_child = ("amp_transpiler.child_process.memory", "amp_transpiler.child_process.values")
     readers = {path.name for path in files if any(name.startswith(of_child) for name in imported(path))}
     assert readers == {"worker.py"}

@@ -188,9 +188,9 @@ def test_alone(): pass
 
 @pytest.mark.parametrize(("every", "ran"), [((), 10), (("--every", "1"), 10), (("--every", "3"), 5)])
 def test_every_function_runs_with_fewer_cases(tmp_path, every, ran):
-    found = recorded(tmp_path, CASES, *every).ran
-    names = {name.partition("[")[0] for name in found}
-    assert len(found) == ran
+    names_run = recorded(tmp_path, CASES, *every).ran
+    names = {name.partition("[")[0] for name in names_run}
+    assert len(names_run) == ran
     assert names == {"test_some.py::test_cases", "test_some.py::test_few", "test_some.py::test_alone"}
 
 

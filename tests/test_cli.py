@@ -354,14 +354,14 @@ def test_real_conversion(model):
     assert process.stderr == ""
     assert "\x1b" not in process.stdout
     assert "model.fp16.onnx" in process.stdout.replace("\n", "")
-    found = json.loads(record.read_text())
-    assert {row["name"]: row["precision"] for row in found["decisions"]} == {
+    record_read = json.loads(record.read_text())
+    assert {row["name"]: row["precision"] for row in record_read["decisions"]} == {
         "product": "float16",
         "positive": "float16",
         "same": "unchanged",
     }
-    assert found["outputs"]["y"]["relative"] < 1e-3
-    assert set(found["phases"]) <= set(PHASES)  # what the bar knows
+    assert record_read["outputs"]["y"]["relative"] < 1e-3
+    assert set(record_read["phases"]) <= set(PHASES)  # what the bar knows
     low = onnx.load(model.with_name("model.fp16.onnx"))
     assert low.graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
     onnx.checker.check_model(low, full_check=True)

@@ -174,11 +174,11 @@ BAD_OPTIONS = {
     "tolerance is no number": (["{folder}/model.onnx", "--tolerance", "tight"], ["--tolerance", "'tight'", "0.01"]),
     "tolerance below zero": (["{folder}/model.onnx", "--tolerance=-1"], ["--tolerance", "'-1'"]),
     **{
-        f"tolerance {given} without a percent sign": (
-            ["{folder}/model.onnx", "--tolerance", given],
+        f"tolerance {text} without a percent sign": (
+            ["{folder}/model.onnx", "--tolerance", text],
             ["--tolerance", f"write {percent}", "without a percent sign"],
         )
-        for given, percent in {
+        for text, percent in {
             "1": "1%",
             "5": "5%",
             "1.0": "1.0%",

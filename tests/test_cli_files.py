@@ -57,14 +57,14 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def calls(monkeypatch):
     """Replaces `transpile`; lists what it was to read and write."""
-    found = []
+    called = []
 
     def transpile(src, dst=None, **options):
-        found.append(f"{src} -> {dst}")
+        called.append(f"{src} -> {dst}")
         return Report(source=str(src), level="auto", dtype="float16", target="cuda")
 
     monkeypatch.setattr(pipeline, "transpile", transpile)
-    return found
+    return called
 
 
 # Arguments -> what is converted, and to where.

@@ -48,20 +48,20 @@ def outcomes(monkeypatch, *names):
 
 def test_outcomes_come_in_order_and_a_dying_process_takes_one_model_along(monkeypatch):
     before = multiprocessing.active_children()  # of other tests
-    found = list(outcomes(monkeypatch, "slow", "a", "die", "b", "exit", "c"))
-    assert [str(outcome.job.model) for outcome in found] == ["slow", "a", "die", "b", "exit", "c"]
-    assert [outcome.status for outcome in found] == [0, 0, 3, 0, 3, 0]
-    assert found[2].error == "die: the process that converted it was ended by SIGSEGV"
-    assert found[4].error == "exit: the process that converted it ended with exit status 7"
+    outcomes_seen = list(outcomes(monkeypatch, "slow", "a", "die", "b", "exit", "c"))
+    assert [str(outcome.job.model) for outcome in outcomes_seen] == ["slow", "a", "die", "b", "exit", "c"]
+    assert [outcome.status for outcome in outcomes_seen] == [0, 0, 3, 0, 3, 0]
+    assert outcomes_seen[2].error == "die: the process that converted it was ended by SIGSEGV"
+    assert outcomes_seen[4].error == "exit: the process that converted it ended with exit status 7"
     assert set(multiprocessing.active_children()) <= set(before)
 
 
 def test_an_interrupt_ends_all(monkeypatch):
     before = multiprocessing.active_children()
-    found = outcomes(monkeypatch, "a", "sleep", "sleep")
-    assert str(next(found).job.model) == "a"
+    outcomes_seen = outcomes(monkeypatch, "a", "sleep", "sleep")
+    assert str(next(outcomes_seen).job.model) == "a"
     with pytest.raises(KeyboardInterrupt):
-        found.throw(KeyboardInterrupt())
+        outcomes_seen.throw(KeyboardInterrupt())
     assert set(multiprocessing.active_children()) <= set(before)
 
 

@@ -48,8 +48,8 @@ def test_a_call_without_options_changes_none():
 
 
 def test_the_command_and_python_have_the_same_defaults():
-    given = parse(["m.onnx"]).conversion.keywords()
-    assert given == {name: SIGNATURE[name].default for name in given}
+    defaults = parse(["m.onnx"]).conversion.keywords()
+    assert defaults == {name: SIGNATURE[name].default for name in defaults}
 
 
 @pytest.mark.parametrize(

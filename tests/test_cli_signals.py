@@ -79,13 +79,13 @@ def test_an_ignored_signal_stays_ignored():
 
 
 def test_other_threads_have_no_handlers():
-    found = []
+    handled = []
 
     def work():
         with terminating_by_exception():
-            found.append(signal.getsignal(signal.SIGTERM))
+            handled.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [signal.SIG_DFL]
+    assert handled == [signal.SIG_DFL]

@@ -117,10 +117,10 @@ def tutorial_files() -> dict[str, object]:
 
 def precision_files() -> dict[str, object]:
     """Make the files that the page about level auto names; the metric is the page's own."""
-    made = usual_files()
+    files = usual_files()
     [metric] = [block.text for block in BLOCKS["docs/precision.md"] if block.language == "python"]
     pathlib.Path("accuracy.py").write_text(metric, encoding="utf-8")
-    return made
+    return files
 
 
 FILES: dict[str, Callable[[], dict[str, object]]] = {
@@ -154,12 +154,14 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     text = PAGES[page].read_text(encoding="utf-8")
-    found = re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(m[2], text.count("\n", 0, m.start(3)), textwrap.dedent(m[3])) for m in found]
+    matches = re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(m[2], text.count("\n", 0, m.start(3)), textwrap.dedent(m[3])) for m in matches]
 
 
 BLOCKS = {page: blocks(page) for page in PAGES}
-WITH_CODE = [page for page, found in BLOCKS.items() if {block.language for block in found} & {"python", "sh"}]
+WITH_CODE = [
+    page for page, blocks_there in BLOCKS.items() if {block.language for block in blocks_there} & {"python", "sh"}
+]
 
 
 @pytest.fixture
@@ -173,8 +175,8 @@ def alone(tmp_path, monkeypatch):
 
 def test_every_block_is_run_compared_or_named():
     unknown = []
-    for page, found in BLOCKS.items():
-        for block in found:
+    for page, blocks_there in BLOCKS.items():
+        for block in blocks_there:
             known = block.language in RUN or any(
                 page == where and block.text.startswith(first) for where, first in TEXTS
             )
@@ -189,7 +191,13 @@ def test_every_fence_is_found():
 
 
 def test_every_exception_is_in_a_page():
-    commands = {command for found in BLOCKS.values() for b in found if b.language == "sh" for command in b.commands}
+    commands = {
+        command
+        for blocks_there in BLOCKS.values()
+        for b in blocks_there
+        if b.language == "sh"
+        for command in b.commands
+    }
     assert {*EXEMPT, *SLOW} - commands == set()
     gone = [key for key in TEXTS if not any(block.text.startswith(key[1]) for block in BLOCKS[key[0]])]
     assert gone == []
@@ -217,9 +225,9 @@ def test_the_blocks_of_a_page_run(page, request, capfd, monkeypatch):
                 printed = capfd.readouterr().out
         elif block.language == "text":
             where = f"{PAGES[page]}:{block.line + 1}"
-            found = re.search(as_pattern(words(block.text)), words(printed), re.DOTALL)
-            assert found, f"{where} printed:\n{printed}"
-            assert not moved(page, words(block.text), found), f"{where} printed:\n{printed}"
+            match = re.search(as_pattern(words(block.text)), words(printed), re.DOTALL)
+            assert match, f"{where} printed:\n{printed}"
+            assert not moved(page, words(block.text), match), f"{where} printed:\n{printed}"
 
 
 def words(text: str) -> str:
@@ -239,9 +247,9 @@ def run_python(block: Block, page: str, namespace: dict[str, object]) -> None:
     for number, text in printed:
         _, comment, promised = lines[number - block.line - 1].partition("  # ")
         if comment:
-            found = re.fullmatch(as_pattern(promised), text, re.DOTALL)
-            assert found, f"{path}:{number} printed: {text}"
-            assert not moved(page, promised, found), f"{path}:{number} printed: {text}"
+            match = re.fullmatch(as_pattern(promised), text, re.DOTALL)
+            assert match, f"{path}:{number} printed: {text}"
+            assert not moved(page, promised, match), f"{path}:{number} printed: {text}"
 
 
 NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
@@ -254,7 +262,7 @@ def as_pattern(promised: str) -> str:
     )
 
 
-def moved(page: str, promised: str, found: re.Match[str]) -> list[str]:
+def moved(page: str, promised: str, blocks_there: re.Match[str]) -> list[str]:
     """Return the figures of a page that differ from what was printed by more than one unit in the last digit shown.
 
     Seconds, which in a table stand before the predicted time, and versions depend on the machine.
@@ -262,7 +270,7 @@ def moved(page: str, promised: str, found: re.Match[str]) -> list[str]:
     if page not in HELD:
         return []
     figures = list(re.finditer(NUMBER, promised))
-    pairs = zip(figures, found.groups(), strict=True)
+    pairs = zip(figures, blocks_there.groups(), strict=True)
     return [
         f"{figure[0]}, printed {printed}"
         for figure, printed in pairs
@@ -294,9 +302,9 @@ def last_place(number: str) -> float:
     ],
 )
 def test_a_figure_is_held_to_its_last_digit(promised, printed, expected):
-    found = re.fullmatch(as_pattern(promised), printed)
-    assert moved("docs/tutorial.md", promised, found) == expected
-    assert moved("docs/precision.md", promised, found) == []
+    match = re.fullmatch(as_pattern(promised), printed)
+    assert moved("docs/tutorial.md", promised, match) == expected
+    assert moved("docs/precision.md", promised, match) == []
 
 
 def run_command(command: str) -> None:
@@ -344,11 +352,11 @@ _WORDS = rf"{_OURS}|(?:python -m pytest|pip install|amp-transpile){_REST}"
 
 def commands_in_text() -> Iterator[tuple[str, str]]:
     for page, path in PAGES.items():
-        for found in re.finditer(rf"`({_WORDS})`", path.read_text(encoding="utf-8")):
-            yield page, found[1]
+        for match in re.finditer(rf"`({_WORDS})`", path.read_text(encoding="utf-8")):
+            yield page, match[1]
     for script in sorted(path for folder in PROGRAMS for path in (ROOT / folder).glob("*.py")):
-        for found in re.finditer(rf"^    ({_WORDS})$", script.read_text(encoding="utf-8"), re.MULTILINE):
-            yield script.relative_to(ROOT).as_posix(), re.sub(r"\s+#.*", "", found[1])
+        for match in re.finditer(rf"^    ({_WORDS})$", script.read_text(encoding="utf-8"), re.MULTILINE):
+            yield script.relative_to(ROOT).as_posix(), re.sub(r"\s+#.*", "", match[1])
 
 
 def test_what_the_commands_in_texts_name_is_there():
@@ -409,8 +417,10 @@ def test_the_example_of_a_docstring_runs(documented, printed, capsys):
 
 def test_no_other_docstring_has_an_example():
     marks = re.compile(r"^ *(?:Examples?::?|>>> )", re.MULTILINE)
-    found = [path.name for path in (ROOT / "amp_transpiler").rglob("*.py") if marks.search(path.read_text("utf-8"))]
-    assert sorted(found) == ["compare.py", "debug.py", "onnx_ir_pass.py", "pipeline.py"]
+    with_examples = [
+        path.name for path in (ROOT / "amp_transpiler").rglob("*.py") if marks.search(path.read_text("utf-8"))
+    ]
+    assert sorted(with_examples) == ["compare.py", "debug.py", "onnx_ir_pass.py", "pipeline.py"]
 
 
 def test_the_tables_of_kernels_have_the_form_that_their_page_shows():

@@ -53,10 +53,10 @@ def test_a_decoder_with_low_caches_runs_and_matches(form, level, dtype):
     session = amp.Session(report.program, amp.CPUPlace())
     assert session.emulated
     low = {name: v.astype(NUMPY[dtype]) if name.startswith("past_") else v for name, v in step.items()}
-    found = dict(zip((info.name for info in session.outputs), session.run(low), strict=True))
+    value = dict(zip((info.name for info in session.outputs), session.run(low), strict=True))
     for name, values in expected.items():
-        assert found[name].dtype == (NUMPY[dtype] if name.startswith("present.") else np.float32)
-        difference = np.linalg.norm(found[name].astype(np.float32) - values)
+        assert value[name].dtype == (NUMPY[dtype] if name.startswith("present.") else np.float32)
+        difference = np.linalg.norm(value[name].astype(np.float32) - values)
         assert difference <= LIMITS["float16"] * np.linalg.norm(values), name
     assert report.verdict_word == ("plausible" if level == "auto" else "compared"), report.verdict
 

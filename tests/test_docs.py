@@ -21,7 +21,7 @@ BEHAVIOURS = {"evidence/paddle_behaviours.md": range(1, 53), "evidence/behaviour
 
 def rows(page):
     """List the rows of a page of behaviours: the numbers, and the cell with the tests."""
-    found = []
+    table = []
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and re.fullmatch(r"[\d, -]*\d[\d, -]*", cells[0]):
@@ -29,8 +29,8 @@ def rows(page):
             for part in cells[0].split(","):
                 first, _, last = part.strip().partition("-")
                 numbers += range(int(first), int(last or first) + 1)
-            found.append((numbers, cells[2]))
-    return found
+            table.append((numbers, cells[2]))
+    return table
 
 
 @pytest.mark.parametrize("page", BEHAVIOURS)
@@ -72,14 +72,14 @@ def source_of(name):
 
 def misplaced(text):
     """The files that are not there, and the tests that are not in the file named before them."""
-    found, source, file = [], "", ""
+    wrong, source, file = [], "", ""
     for name in re.findall(r"`([^`]+)`", text):
         if name.endswith(".py"):
             file, source = name, source_of(name)
-            found += [name] if source is None else []
+            wrong += [name] if source is None else []
         elif re.fullmatch(r"test_\w+", name) and f"def {name}(" not in (source or ""):
-            found.append(f"{name} in {file}")
-    return found
+            wrong.append(f"{name} in {file}")
+    return wrong
 
 
 def test_a_citation_of_the_wrong_file_is_found():

@@ -188,8 +188,8 @@ def test_the_result_has_the_opset_asked_for(text, source, asked, operators):
     assert report.opset == (source, asked)
     assert report.program.model.graph.opset_imports[""] == asked
     assert report.verdict_word == "plausible", report.verdict
-    found = {node.op_type for node in report.program.model.graph} - {"Cast"}
-    assert found == operators or (operators is None and "LayerNormalization" not in found)
+    kinds = {node.op_type for node in report.program.model.graph} - {"Cast"}
+    assert kinds == operators or (operators is None and "LayerNormalization" not in kinds)
 
 
 @pytest.mark.parametrize(

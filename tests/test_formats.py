@@ -76,11 +76,11 @@ def model(body, source, opset=22, weight=WEIGHT, io=None):
     text = text.replace("dtype = K", f"dtype = {CODES[source]}")
     for before in " (":
         text = text.replace(f"{before}T[", f"{before}{STATED[source]}[")
-    made = onnx.parser.parse_model(text)
-    for graph in (made.graph, *made.functions):
+    proto = onnx.parser.parse_model(text)
+    for graph in (proto.graph, *proto.functions):
         _retype(graph.node, NUMPY[source])
-    made.graph.initializer.append(onnx.numpy_helper.from_array(weight.astype(NUMPY[source]), "w"))
-    return made
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight.astype(NUMPY[source]), "w"))
+    return proto
 
 
 def _retype(nodes, dtype):
@@ -114,24 +114,26 @@ def formats_inside(program):
 def test_every_format_becomes_every_other(body, source, target):
     if "Sequence" in body and source == "bfloat16":
         pytest.skip("ONNX has no sequences of bfloat16")
-    given = model(body, source)
-    onnx.checker.check_model(given, full_check=True)
+    source_model = model(body, source)
+    onnx.checker.check_model(source_model, full_check=True)
     report = amp.transpile(
-        given, dtype=target, level="O2" if target != "float32" else "auto", verify=False, prefer="size"
+        source_model, dtype=target, level="O2" if target != "float32" else "auto", verify=False, prefer="size"
     )
-    made = to_proto(report.program.model)
-    onnx.checker.check_model(made, full_check=True)
-    types = {value.name: value.type.tensor_type.elem_type for value in (*made.graph.input, *made.graph.output)}
+    converted = to_proto(report.program.model)
+    onnx.checker.check_model(converted, full_check=True)
+    types = {
+        value.name: value.type.tensor_type.elem_type for value in (*converted.graph.input, *converted.graph.output)
+    }
     assert types == {"x": CODES[source], "y": CODES[source]}, "inputs and outputs keep their types"
     assert formats_inside(report.program) <= {NAMES[target]}
-    exact, found = (run(program, source).astype(np.float64) for program in (load(given), report.program))
+    exact, low = (run(program, source).astype(np.float64) for program in (load(source_model), report.program))
     rounding = max(2.0**-8 if "bfloat16" in (source, target) else 0.0, 2.0**-11 if "float16" in (source, target) else 0)
-    assert np.linalg.norm(exact - found) <= 4 * rounding * np.linalg.norm(exact) + 1e-6
-    for tensor in made.graph.initializer:
+    assert np.linalg.norm(exact - low) <= 4 * rounding * np.linalg.norm(exact) + 1e-6
+    for tensor in converted.graph.initializer:
         if tensor.name == "w":
             values = WEIGHT.astype(NUMPY[source])
-            kept = [values.astype(NUMPY[name]) for name in (source, target, "float32")]
-            assert any(np.array_equal(onnx.numpy_helper.to_array(tensor), array) for array in kept)
+            held = [values.astype(NUMPY[name]) for name in (source, target, "float32")]
+            assert any(np.array_equal(onnx.numpy_helper.to_array(tensor), array) for array in held)
 
 
 @pytest.mark.parametrize("source", FORMATS[:2])
@@ -142,11 +144,11 @@ def test_inputs_and_outputs_change_if_they_may(source, target):
             model("y = MatMul (x, w)", source), dtype=target, keep_io_types=keep, verify=False, prefer="size"
         )
         graph = report.program.model.graph
-        found = [graph.inputs[0].dtype.name, graph.outputs[0].dtype.name]
+        dtypes = [graph.inputs[0].dtype.name, graph.outputs[0].dtype.name]
         if expected is not None:
-            assert found == [NAMES[target]] * 2
+            assert dtypes == [NAMES[target]] * 2
         else:
-            assert found == (
+            assert dtypes == (
                 [NAMES[target], NAMES[source]] if isinstance(keep, dict) else [NAMES[source], NAMES[target]]
             )
 
@@ -155,7 +157,7 @@ def test_float32_is_exact():
     """Every number of both formats survives, down to the smallest; nothing but the type changes."""
     for source in ("float16", "bfloat16"):
         every = np.arange(2**16, dtype=np.uint16).view(NUMPY[source])
-        made = onnx.helper.make_model(
+        proto = onnx.helper.make_model(
             onnx.helper.make_graph(
                 [onnx.helper.make_node("Add", ["x", "w"], ["y"])],
                 "net",
@@ -166,7 +168,7 @@ def test_float32_is_exact():
             opset_imports=[onnx.helper.make_opsetid("", 17)],
             ir_version=8,
         )
-        report = amp.transpile(made, dtype="float32", verify=False)
+        report = amp.transpile(proto, dtype="float32", verify=False)
         [tensor] = to_proto(report.program.model).graph.initializer
         assert np.array_equal(onnx.numpy_helper.to_array(tensor), every.astype(np.float32), equal_nan=True)
         assert report.weight_bytes == (2**17, 2**18)
@@ -295,8 +297,8 @@ def test_something_to_do(body, options, tmp_path):
 
 def test_what_becomes_low_for_no_other_reason_is_written_as_ever(tmp_path):
     lists = amp.AutoMixedPrecisionLists(None, ["MatMul"])
-    given = model("y = MatMul (x, w)", "float32")
-    report = amp.transpile(given, tmp_path / "result.onnx", level="O1", amp_lists=lists, verify=False)
+    source_model = model("y = MatMul (x, w)", "float32")
+    report = amp.transpile(source_model, tmp_path / "result.onnx", level="O1", amp_lists=lists, verify=False)
     assert report.low_nodes == 0
     assert report.verdict == "not checked: verification was switched off"
     assert (tmp_path / "result.onnx").exists()

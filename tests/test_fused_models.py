@@ -84,12 +84,12 @@ def optimized(model, level, folder):
 
 def feeds_of(model):
     random = np.random.default_rng(5)
-    found = {}
+    feeds = {}
     for info in model.graph.input:
         sizes = [dim.dim_value or 2 for dim in info.type.tensor_type.shape.dim]
         is_float = info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-        found[info.name] = random.normal(size=sizes).astype(np.float32) if is_float else np.ones(sizes, np.int32)
-    return found
+        feeds[info.name] = random.normal(size=sizes).astype(np.float32) if is_float else np.ones(sizes, np.int32)
+    return feeds
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -101,9 +101,9 @@ def test_a_fused_model_is_converted(tmp_path, name, level, dtype):
     assert operators <= {node.op_type for node in model.graph.node if node.domain.startswith("com.microsoft")}
     report = amp.transpile(model, level=level, dtype=dtype, prefer="size")
     feeds = feeds_of(model)
-    expected, found = run(model, feeds), run_emulated(report.program, feeds)
+    expected, result = run(model, feeds), run_emulated(report.program, feeds)
     for output, values in expected.items():
-        assert np.linalg.norm(found[output] - values) <= 0.02 * np.linalg.norm(values)
+        assert np.linalg.norm(result[output] - values) <= 0.02 * np.linalg.norm(values)
     assert report.verdict_word == ("plausible" if level == "auto" else "compared"), report.verdict
     assert report.low_nodes
     assert any("convert the model it was given" in note for note in report.notes) is (dtype in advised)

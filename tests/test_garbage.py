@@ -17,7 +17,7 @@ def nothing_is_frozen(monkeypatch):
 
 
 def young():
-    return {id(one) for generation in (0, 1) for one in gc.get_objects(generation=generation)}
+    return {id(item) for generation in (0, 1) for item in gc.get_objects(generation=generation)}
 
 
 def test_collection_is_paused_and_goes_on():
@@ -34,11 +34,11 @@ def test_what_stays_is_old_at_once():
     for stays in (False, True):
         gc.collect()  # no collection of more than the youngest objects is due
         with collection_paused(stays=stays):
-            made = [[] for _ in range(5000)]
+            lists = [[] for _ in range(5000)]
             gc.disable()
         gc.disable()
         try:
-            assert (id(made) in young()) != stays
+            assert (id(lists) in young()) != stays
         finally:
             gc.enable()
 
@@ -49,7 +49,7 @@ def test_frozen_objects_stay_frozen():
     try:
         with collection_paused(stays=True):
             pass
-        assert id(mine) not in {id(one) for one in gc.get_objects()}
+        assert id(mine) not in {id(item) for item in gc.get_objects()}
     finally:
         gc.unfreeze()
 

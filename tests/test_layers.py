@@ -39,15 +39,15 @@ def foreign_imports(source, foreign):
     heads = re.findall(r"^\s*(?:import|from)\s+(\w+)|(import_module|__import__)", source, re.MULTILINE)
     if {"import_module", "__import__", *foreign}.isdisjoint(word for head in heads for word in head):
         return []
-    found = []
+    names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found.append(node.module)
+            names.append(node.module)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            found += [word.value for word in node.args if isinstance(word, ast.Constant)]
-    return [name for name in found if name.partition(".")[0] in foreign]
+            names += [word.value for word in node.args if isinstance(word, ast.Constant)]
+    return [name for name in names if name.partition(".")[0] in foreign]
 
 
 def test_the_package_imports_nothing_of_the_programs_beside_it():
@@ -55,8 +55,8 @@ def test_the_package_imports_nothing_of_the_programs_beside_it():
     foreign = {*OUTSIDE, *(path.stem for path in programs)}
     assert {"launches", "corpus", "train_convnet", "figures"} <= foreign
     files = sorted((ROOT / "amp_transpiler").rglob("*.py"))
-    found = {str(path): foreign_imports(path.read_text(encoding="utf-8"), foreign) for path in files}
-    assert {path: names for path, names in found.items() if names} == {}
+    foreign_of = {str(path): foreign_imports(path.read_text(encoding="utf-8"), foreign) for path in files}
+    assert {path: names for path, names in foreign_of.items() if names} == {}
 
 
 @pytest.mark.parametrize(

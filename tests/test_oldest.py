@@ -22,7 +22,7 @@ STATED = [
     *PROJECT["dependencies"],
     *(line for extra in RUNTIMES.values() for line in PROJECT["optional-dependencies"][extra]),
 ]
-REQUIREMENTS = {found.name: found for found in map(Requirement, STATED)}
+REQUIREMENTS = {stated.name: stated for stated in map(Requirement, STATED)}
 LINES = [line for line in (ROOT / "scripts/oldest.txt").read_text().splitlines() if not line.startswith("#")]
 OLDEST = dict(line.split("==") for line in LINES)
 
@@ -39,13 +39,15 @@ def test_no_onnx_runtime_comes_with_the_package_alone():
 def test_an_extra_brings_onnx_runtime_from_the_release_that_is_accepted(wheel):
     [requirement] = map(Requirement, PROJECT["optional-dependencies"][RUNTIMES[wheel]])
     assert requirement.name == wheel
-    assert wheels.OLDEST in {one.version for one in requirement.specifier}
+    assert wheels.OLDEST in {specifier.version for specifier in requirement.specifier}
     assert requirement.marker is None
 
 
 @pytest.mark.parametrize("name", REQUIREMENTS)
 def test_the_oldest_version_is_the_lower_bound(name):
-    bounds = [Version(one.version).release for one in REQUIREMENTS[name].specifier if one.operator == ">="]
+    bounds = [
+        Version(specifier.version).release for specifier in REQUIREMENTS[name].specifier if specifier.operator == ">="
+    ]
     assert [Version(OLDEST[name]).release[: len(bound)] for bound in bounds] == bounds
 
 
@@ -149,9 +151,9 @@ def test_another_problem(): raise EnvironmentProblem("no device")
 def test_a_test_of_training_is_skipped_where_training_is_refused(needed, outcome, tmp_path):
     """By what is raised: another problem of the environment is a failure."""
     (tmp_path / "test_some.py").write_text(TRAINS)
-    found = f"from amp_transpiler import wheels\nwheels.OLDEST_FOR_TRAINING = {needed!r}\n"
-    found += f"wheels.OLDEST_ONNX_FOR_TRAINING = {needed!r}\n"
-    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text() + found)
+    code = f"from amp_transpiler import wheels\nwheels.OLDEST_FOR_TRAINING = {needed!r}\n"
+    code += f"wheels.OLDEST_ONNX_FOR_TRAINING = {needed!r}\n"
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text() + code)
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", tmp_path, "-rs"]
     path = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lab'}"}
     child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=path)
@@ -169,18 +171,20 @@ def test_the_page_has_a_row_for_each_environment_and_each_is_as_expected():
 
 
 def test_the_environments_name_the_oldest_versions():
-    [oldest] = [one for one in fresh_environments.ENVIRONMENTS if one.name == "oldest"]
+    [oldest] = [environment for environment in fresh_environments.ENVIRONMENTS if environment.name == "oldest"]
     assert dict(line.split("==") for line in oldest.before).items() <= OLDEST.items()
-    [old] = [one for one in fresh_environments.ENVIRONMENTS if one.name == "too old"]
+    [old] = [environment for environment in fresh_environments.ENVIRONMENTS if environment.name == "too old"]
     assert f"is older than {wheels.OLDEST}" in old.refusal
 
 
-@pytest.mark.parametrize("one", fresh_environments.ENVIRONMENTS, ids=lambda one: one.name)
-def test_a_row_that_is_gone_or_has_a_fault_is_told(one):
-    [row] = [line for line in PAGE.splitlines() if line.startswith(one.begin)]
-    assert fresh_environments.missing(PAGE.replace(f"{row}\n", ""))[0].startswith(f"{one.name}: no row")
-    failed = fresh_environments.Outcome(one, faults=("pip check: a package is missing",)).row()
-    assert fresh_environments.missing(fresh_environments.with_rows(PAGE, [failed]))[0].startswith(f"{one.name}: exp")
+@pytest.mark.parametrize("environment", fresh_environments.ENVIRONMENTS, ids=lambda environment: environment.name)
+def test_a_row_that_is_gone_or_has_a_fault_is_told(environment):
+    [row] = [line for line in PAGE.splitlines() if line.startswith(environment.begin)]
+    assert fresh_environments.missing(PAGE.replace(f"{row}\n", ""))[0].startswith(f"{environment.name}: no row")
+    failed = fresh_environments.Outcome(environment, faults=("pip check: a package is missing",)).row()
+    assert fresh_environments.missing(fresh_environments.with_rows(PAGE, [failed]))[0].startswith(
+        f"{environment.name}: exp"
+    )
     assert fresh_environments.with_rows(PAGE, [row]) == PAGE
 
 

@@ -178,9 +178,9 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_arguments_and_defaults(name):
-    found = {n: p.default for n, p in inspect.signature(getattr(amp, name)).parameters.items()}
-    assert {n: found[n] for n in SIGNATURES[name]} == SIGNATURES[name]
-    assert list(found)[: len(SIGNATURES[name])] == list(SIGNATURES[name])
+    arguments = {n: p.default for n, p in inspect.signature(getattr(amp, name)).parameters.items()}
+    assert {n: arguments[n] for n in SIGNATURES[name]} == SIGNATURES[name]
+    assert list(arguments)[: len(SIGNATURES[name])] == list(SIGNATURES[name])
 
 
 # name -> base classes of errors; the command's exit statuses hang on them

@@ -70,11 +70,11 @@ def test_the_action_calls_the_command(tmp_path, changed, expected, status):
     command.parent.mkdir(parents=True)
     command.write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
     command.chmod(0o755)
-    given = {"PATHS": ".", "FORMAT": "text", "OUTPUT": "", "FAIL_ON": "error", "IGNORE": "", **changed}
+    inputs = {"PATHS": ".", "FORMAT": "text", "OUTPUT": "", "FAIL_ON": "error", "IGNORE": "", **changed}
     runner = {"RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "outputs")}
     script = steps()["Check models"]
-    assert {name for name in given if f'"${name}"' in script} == given.keys()
-    done = run(["bash", "-euo", "pipefail", "-c", script], env={**os.environ, **given, **runner})
+    assert {name for name in inputs if f'"${name}"' in script} == inputs.keys()
+    done = run(["bash", "-euo", "pipefail", "-c", script], env={**os.environ, **inputs, **runner})
     stopped, *printed, resumed = done.stdout.splitlines()
     assert (printed, done.returncode) == ([expected], status)
     token = stopped.removeprefix("::stop-commands::")

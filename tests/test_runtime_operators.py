@@ -100,8 +100,8 @@ SIGNATURES = [
 
 @pytest.mark.parametrize(("domain", "op_type", "opset", "version", "only_runtime"), SIGNATURES)
 def test_signatures_of_the_runtimes_own_operators(domain, op_type, opset, version, only_runtime):
-    found = signature(domain, op_type, opset)
-    assert found.since_version == version
+    types = signature(domain, op_type, opset)
+    assert types.since_version == version
     assert only_in_runtime(domain, op_type, opset) is only_runtime
 
 

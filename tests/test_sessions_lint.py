@@ -48,16 +48,16 @@ def uses(tree):
 
 
 def test_only_these_functions_open_a_session_or_set_its_options():
-    found = {name: {} for name in ALLOWED}
+    by_file = {name: {} for name in ALLOWED}
     for path in sorted(PACKAGE.rglob("*.py")):
         file, text = path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")
         tree = ast.parse(text if any(name in text for name in ALLOWED) else "")  # parsing all files takes seconds
         for name, function, line in uses(tree):
-            found[name].setdefault((file, function), f"{file}:{line}")
+            by_file[name].setdefault((file, function), f"{file}:{line}")
     for name, rows in ALLOWED.items():
-        others = {place: where for place, where in found[name].items() if place not in rows}
+        others = {place: where for place, where in by_file[name].items() if place not in rows}
         assert others == {}, f"{name} here: call runtime.ort's functions, or give the row a reason"
-        assert rows.keys() <= found[name].keys(), "rows that are out of date"
+        assert rows.keys() <= by_file[name].keys(), "rows that are out of date"
         assert all(rows.values())
 
 

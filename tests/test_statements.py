@@ -20,14 +20,14 @@ VERDICTS = (SAME, DIFFERS, IMPOSSIBLE, GPU, MACHINES)
 
 def tables():
     """Title of a section -> the cells of its rows; the summary has the title ''."""
-    found = collections.defaultdict(list)
+    by_name = collections.defaultdict(list)
     title = ""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             title = line.removeprefix("## ")
         elif line.startswith("|") and not line.startswith("|---"):
-            found[title].append([cell.strip() for cell in line.strip("|").split("|")])
-    return {title: rows[1:] for title, rows in found.items()}
+            by_name[title].append([cell.strip() for cell in line.strip("|").split("|")])
+    return {title: rows[1:] for title, rows in by_name.items()}
 
 
 TABLES = tables()
@@ -38,14 +38,14 @@ NUMBERED = pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 
 def cited(cell):
     """File -> tests that a cell names."""
-    found = collections.defaultdict(list)
+    by_name = collections.defaultdict(list)
     for name in re.findall(r"`([^`]+)`", cell):
         if name.startswith("test_") or "/test_" in name:
             if name.endswith(".py"):
                 file = name
             else:
-                found[file].append(name)
-    return found
+                by_name[file].append(name)
+    return by_name
 
 
 def test_there_is_a_table_for_each_document_and_the_description():

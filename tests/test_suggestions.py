@@ -41,11 +41,11 @@ def find(name):
     roots = {"paddle": [paddle], "amp_transpiler": [amp]}.get(first)
     parts = (name if roots is None else rest).split(".")
     for root in roots or (paddle, paddle.static, paddle.distributed, amp):
-        found = root
+        value = root
         for part in parts:
-            found = getattr(found, part, None)
-        if found is not None:
-            return found
+            value = getattr(value, part, None)
+        if value is not None:
+            return value
     return None
 
 
@@ -59,9 +59,9 @@ def test_names_in_messages_exist():
 
 
 def test_options_in_messages_exist():
-    found = [(file, *call) for file, path in FILES.items() for text in texts(path) for call in CALL.findall(text)]
-    assert len(found) > 2
-    for file, owner, method, option in found:
+    calls = [(file, *call) for file, path in FILES.items() for text in texts(path) for call in CALL.findall(text)]
+    assert len(calls) > 2
+    for file, owner, method, option in calls:
         called = getattr(find(owner), method or "__init__")
         parameters = inspect.signature(called).parameters
         has_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())

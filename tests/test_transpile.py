@@ -357,11 +357,11 @@ def test_the_order_of_independent_nodes_makes_no_difference(level, promote):
         shuffled = onnx.ModelProto.FromString(model.SerializeToString())
         del shuffled.graph.node[:]
         shuffled.graph.node.extend(nodes)
-        found = amp.transpile(shuffled, level=level, use_promote=promote, verify=False, prefer="size")
-        assert support.decisions(found) == support.decisions(expected)
-        assert support.reasons(found) == support.reasons(expected)
-        assert sorted(support.casts(found.program)) == sorted(support.casts(expected.program))
-        np.testing.assert_array_equal(support.run_emulated(found.program, X)["y"], reference["y"])
+        converted = amp.transpile(shuffled, level=level, use_promote=promote, verify=False, prefer="size")
+        assert support.decisions(converted) == support.decisions(expected)
+        assert support.reasons(converted) == support.reasons(expected)
+        assert sorted(support.casts(converted.program)) == sorted(support.casts(expected.program))
+        np.testing.assert_array_equal(support.run_emulated(converted.program, X)["y"], reference["y"])
 
 
 # ---- sources ----
@@ -378,13 +378,13 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_source_gives_the_same_result_and_stays_as_it_was(source, kind):
-    given = KINDS[kind](source)
-    report = amp.transpile(given, level="O2", inputs=FEEDS)
+    model_given = KINDS[kind](source)
+    report = amp.transpile(model_given, level="O2", inputs=FEEDS)
     expected = amp.transpile(source, level="O2", inputs=FEEDS).program.to_onnx()
     assert report.program.to_onnx().SerializeToString(deterministic=True) == expected.SerializeToString(
         deterministic=True
     )
-    left = given if isinstance(given, onnx.ModelProto) else amp.load(given).to_onnx()
+    left = model_given if isinstance(model_given, onnx.ModelProto) else amp.load(model_given).to_onnx()
     assert [node.op_type for node in left.graph.node] == [node.op_type for node in network().graph.node]
     assert all(tensor.data_type == onnx.TensorProto.FLOAT for tensor in left.graph.initializer)
 
@@ -484,5 +484,5 @@ def test_low_inputs_and_outputs_are_valid_or_refused(name):
         return
     support.assert_valid(report.program)
     feeds = {"x": array(*(size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim))}
-    found = amp.Session(report.program, amp.CPUPlace()).run(feeds)
-    support.assert_close(support.run(model, feeds), {"y": found[0]}, 0.05)
+    value = amp.Session(report.program, amp.CPUPlace()).run(feeds)
+    support.assert_close(support.run(model, feeds), {"y": value[0]}, 0.05)

@@ -44,9 +44,9 @@ def test_converts_to_a_valid_and_close_model(name, level, dtype):
     if trap.no_cpu_bfloat16 and dtype == "bfloat16":
         return
     support.assert_valid(report.program)
-    found, expected = support.run_emulated(report.program, trap.feeds), support.run(trap.model, trap.feeds)
-    assert {n: (v.shape, v.dtype) for n, v in found.items()} == {n: (v.shape, v.dtype) for n, v in expected.items()}
-    assert all(np.isfinite(value).all() for value in found.values())
+    result, expected = support.run_emulated(report.program, trap.feeds), support.run(trap.model, trap.feeds)
+    assert {n: (v.shape, v.dtype) for n, v in result.items()} == {n: (v.shape, v.dtype) for n, v in expected.items()}
+    assert all(np.isfinite(value).all() for value in result.values())
 
 
 @pytest.mark.parametrize("name", [name for name, trap in TRAPS.items() if trap.low or trap.high])
@@ -98,8 +98,8 @@ def test_a_shared_weight_is_exact_for_every_reader_and_copied_only_when_needed(n
 def test_the_float32_reader_of_a_shared_weight_gets_every_bit_of_it():
     model = parse("(float[2,2] x) => (float[2,2] y, float[2,2] e) { y = MatMul (x, w) e = Exp (w) }", w=LOSSY)
     report = amp.transpile(model, level="O1", inputs=XX)
-    exact, found = support.run(model, XX)["e"], support.run_emulated(report.program, XX)["e"]
-    np.testing.assert_array_equal(found, exact)
+    exact, low = support.run(model, XX)["e"], support.run_emulated(report.program, XX)["e"]
+    np.testing.assert_array_equal(low, exact)
 
 
 def test_a_weight_shared_with_a_body_is_exact_there():
@@ -137,9 +137,9 @@ def test_a_scalar_is_rounded_and_neither_overflows_nor_vanishes(name):
     value, expected = SCALARS[name]
     model = chain("MatMul ({}, w)", "Min ({}, k)", w=W, k=np.float32(value))
     program = amp.transpile(model, level="O2", verify=False).program
-    found = support.constant(program, "k")
-    assert found.dtype == np.float16
-    np.testing.assert_array_equal(found.astype(np.float64), np.float64(expected))
+    rounded_value = support.constant(program, "k")
+    assert rounded_value.dtype == np.float16
+    np.testing.assert_array_equal(rounded_value.astype(np.float64), np.float64(expected))
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_one_cast_per_tensor_and_direction(name):
     level, body, expected = CASTS[name]
     model = parse(f"(float[2,4] x) => (float[2,4] y) {{ {body} }}", w=np.abs(W))
     program = support.convert(model, {"x": np.abs(X["x"])}, level).program
-    found = [(source, target) for source, _, target in support.casts(program)]
-    assert sorted(found) == sorted(expected)
+    casts_there = [(source, target) for source, _, target in support.casts(program)]
+    assert sorted(casts_there) == sorted(expected)
 
 
 def test_a_captured_value_is_cast_once_for_all_bodies():
@@ -259,8 +259,8 @@ def test_the_user_s_truncation_by_casts_is_kept():
     """A cast to int64 and back is no round trip; 0.76 wrong in today's tool."""
     trap = TRAPS["float -> int64 -> float truncates"]
     program = amp.transpile(trap.model, level="O2", inputs=trap.feeds).program
-    found = support.run_emulated(program, trap.feeds)["y"]
-    support.assert_close({"y": np.trunc(trap.feeds["x"]) @ W}, {"y": found}, 1e-3)
+    result = support.run_emulated(program, trap.feeds)["y"]
+    support.assert_close({"y": np.trunc(trap.feeds["x"]) @ W}, {"y": result}, 1e-3)
     assert {target for _, _, target in support.casts(program)} >= {"INT64"}
 
 

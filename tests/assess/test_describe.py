@@ -19,13 +19,13 @@ def converted(text, **options):
 
 def test_every_inserted_cast_has_a_row_that_names_its_neighbours():
     report = converted(CHAIN)
-    found = {row.value: row for row in report.casts_at}
+    by_value = {row.value: row for row in report.casts_at}
     first, exp, last = (row.name for row in report.decisions)
     assert [row.precision for row in report.decisions] == ["low", "high", "low"]
     assert len(report.casts_at) == report.casts == len(casts(report.program)) == 4
-    assert found["x"] == CastRow("x", "float32", "float16", "", (first,))
-    assert found["a"] == CastRow("a", "float16", "float32", first, (exp,))
-    assert found["b"] == CastRow("b", "float32", "float16", exp, (last,))
+    assert by_value["x"] == CastRow("x", "float32", "float16", "", (first,))
+    assert by_value["a"] == CastRow("a", "float16", "float32", first, (exp,))
+    assert by_value["b"] == CastRow("b", "float32", "float16", exp, (last,))
     to_the_output = next(row for row in report.casts_at if row.producer == last)
     assert (to_the_output.target, to_the_output.readers) == ("float32", ())
 

@@ -31,9 +31,9 @@ def test_a_note_on_ranges_says_which_nodes_are_float16_and_claims_no_cause(case)
     far, *decided = case
     model = ir.from_proto(parse(f"(float[2] x) => (float[2] y, float[2] q) {{ {' '.join(NODES.values())} }}"))
     nodes = dict(zip(NODES, model.graph, strict=True))
-    rows = tuple(DecisionRow(name, "Relu", made, "") for name, made in zip(NODES, decided, strict=True))
+    rows = tuple(DecisionRow(name, "Relu", precision, "") for name, precision in zip(NODES, decided, strict=True))
     evidence = Evidence(ranges=dict.fromkeys(far.split(), TensorRange(5e4, sample="s")), given=True)
     policy = types.SimpleNamespace(low=amp.graph.dtypes.FLOAT16, headroom=4.0)
-    found = "\n".join(risks(rows, nodes, evidence, policy))
-    assert "so that" not in found
-    assert re.fullmatch(f"{PRECISIONS[case]}.*" if PRECISIONS[case] else "", found)
+    notes = "\n".join(risks(rows, nodes, evidence, policy))
+    assert "so that" not in notes
+    assert re.fullmatch(f"{PRECISIONS[case]}.*" if PRECISIONS[case] else "", notes)

@@ -76,10 +76,10 @@ def test_values_cross_unchanged(value, tmp_path):
     with (tmp_path / "wire").open("wb") as stream:
         child_messages.send(stream, ("done", value))
     with (tmp_path / "wire").open("rb") as stream:
-        status, found = child_messages.receive(stream)
+        status, answer = child_messages.receive(stream)
         assert stream.read() == b""
     assert status == "done"
-    assert pickle.dumps(found) == pickle.dumps(np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value)
+    assert pickle.dumps(answer) == pickle.dumps(np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value)
 
 
 def test_arrays_travel_beside_the_pickle(tmp_path):
@@ -146,8 +146,8 @@ def no_place_is_known():
 
 
 def test_the_default_place_is_that_of_the_variable_as_it_is_now(no_place_is_known, monkeypatch, caplog):
-    with lease() as one:  # it began with another value
-        one.ask("device", "")
+    with lease() as leased:  # it began with another value
+        leased.ask("device", "")
     monkeypatch.setenv(PLACE_VARIABLE, "cpu")
     with caplog.at_level(logging.INFO, logger=child.__name__):
         assert [child.default_place_name(), child.default_place_name()] == ["CPU", "CPU"]
@@ -169,15 +169,15 @@ def test_a_conversion_whose_place_is_none_is_refused(no_place_is_known, monkeypa
 
 
 def test_an_error_of_another_kind_is_one_of_onnx_runtime_s():
-    with lease() as one, pytest.raises(ORT_ERRORS, match="KeyError"):
-        one.ask("run", 10**9, {}, None)
+    with lease() as leased, pytest.raises(ORT_ERRORS, match="KeyError"):
+        leased.ask("run", 10**9, {}, None)
 
 
 def test_nothing_is_printed(capfd):
     with open_program(DOUBLE) as session:
         session.run({"x": array(2)})
-    with lease() as one, pytest.raises(RuntimeCrash):
-        one.ask("die", "SIGSEGV")
+    with lease() as leased, pytest.raises(RuntimeCrash):
+        leased.ask("die", "SIGSEGV")
     assert capfd.readouterr() == ("", "")
 
 
@@ -188,8 +188,8 @@ def test_nothing_is_printed(capfd):
     "name", ["SIGSEGV", "SIGKILL", *(pytest.param(name, marks=SLOW) for name in ("SIGFPE", "SIGABRT"))]
 )
 def test_a_death_is_a_crash_with_its_signal_s_name(name, own_pool):
-    with lease() as one, pytest.raises(RuntimeCrash, match=name) as caught:
-        one.ask("die", name)
+    with lease() as leased, pytest.raises(RuntimeCrash, match=name) as caught:
+        leased.ask("die", name)
     assert caught.value.signal == name
     with open_program(DOUBLE) as session:  # in another child
         assert session.run({"x": np.ones(1, np.float32)})[0][0] == 2.0
@@ -206,36 +206,36 @@ def test_a_session_whose_child_died_opens_again(own_pool):
 
 
 def test_a_hang_ends_after_the_time_limit(own_pool):
-    with lease() as one, pytest.raises(RuntimeCrash, match="no answer") as caught:
-        one.ask("sleep", 60, timeout=0.1)
+    with lease() as leased, pytest.raises(RuntimeCrash, match="no answer") as caught:
+        leased.ask("sleep", 60, timeout=0.1)
     assert caught.value.signal == child.TIMED_OUT
-    assert not one.is_alive()
+    assert not leased.is_alive()
 
 
 def test_an_interrupt_ends_the_child_whose_answer_is_still_to_come(own_pool, monkeypatch):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    with lease() as one:
-        one.ask("device", "")
+    with lease() as leased:
+        leased.ask("device", "")
         monkeypatch.setattr(child, "receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            one.ask("sleep", 60)
-    assert not one.is_alive()
+            leased.ask("sleep", 60)
+    assert not leased.is_alive()
 
 
 @pytest.mark.parametrize("python", ["/no/such/python", "/bin/false"])
 def test_an_interpreter_that_does_not_start_is_named(own_pool, monkeypatch, python):
     monkeypatch.setattr(sys, "executable", python)
-    with pytest.raises(EnvironmentProblem, match=f"{python}.*without verification"), lease() as one:
-        one.ask("device", "")
+    with pytest.raises(EnvironmentProblem, match=f"{python}.*without verification"), lease() as leased:
+        leased.ask("device", "")
 
 
 @ON_LINUX
 def test_no_core_file_is_left_and_it_is_the_first_to_go(own_pool):
-    with lease() as one:
-        one.ask("device", "")
-        process = pathlib.Path(f"/proc/{one.pid}")
+    with lease() as leased:
+        leased.ask("device", "")
+        process = pathlib.Path(f"/proc/{leased.pid}")
         [limit] = [line for line in (process / "limits").read_text().splitlines() if "core file" in line]
         assert limit.split()[4] == "0"
         assert int((process / "oom_score_adj").read_text()) >= 500
@@ -247,8 +247,8 @@ def test_no_core_file_is_left_and_it_is_the_first_to_go(own_pool):
 def test_a_child_is_used_again(own_pool):
     pids = set()
     for _ in range(3):
-        with lease() as one:
-            pids.add(one.pid)
+        with lease() as leased:
+            pids.add(leased.pid)
     assert len(pids) == 1
 
 
@@ -270,8 +270,8 @@ def test_threads_convert_at_once(own_pool):
 
 
 def _convert_after_fork():
-    with lease() as one:
-        pid = one.pid
+    with lease() as leased:
+        pid = leased.pid
     os._exit(
         0
         if amp.transpile(DOUBLE, prefer="size").verdict_word == "plausible" and pid not in _convert_after_fork.before
@@ -283,16 +283,16 @@ def _convert_after_fork():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # that this process has threads is the point
 def test_a_forked_process_has_children_of_its_own(own_pool):
-    with lease() as one:
-        one.ask("device", "")
-    _convert_after_fork.before = {one.pid}
+    with lease() as leased:
+        leased.ask("device", "")
+    _convert_after_fork.before = {leased.pid}
     forked = multiprocessing.get_context("fork").Process(target=_convert_after_fork)
     forked.start()
     forked.join(60)
     assert forked.exitcode == 0
-    assert one.is_alive()
+    assert leased.is_alive()
     with lease() as again:
-        assert again is one
+        assert again is leased
         assert again.ask("device", "")
 
 

@@ -44,8 +44,8 @@ def test_sessions_of_a_child_that_share_memory_are_opened_run_and_closed_again()
     expected = 2 * x * x - 2 * x
     with lease() as child:
         for _ in range(2):  # the arena is given back in between
-            with open_plain(_plain(ADDS), child) as one, open_plain(_plain(ADDS), child) as other:
-                for session in (one, other, one):
+            with open_plain(_plain(ADDS), child) as first, open_plain(_plain(ADDS), child) as other:
+                for session in (first, other, first):
                     np.testing.assert_array_equal(session.run({"x": x})[0], expected)
 
 
@@ -72,9 +72,9 @@ def _resident(pid: int) -> int:
 def test_what_overflows_where_nothing_is_felt_adds_nothing():
     program = _plain(DEAD_BIAS)
     names = {node.outputs[0].name: node.name for node in program.model.graph}
-    found = _evidence(program, np.float32([3.0, 1.3, 1.7, 1.1]))
-    assert all(np.isfinite(list(found.node_errors.values())))
-    assert 0.0 < found.node_errors[names["big"]] < 1e-5
+    evidence = _evidence(program, np.float32([3.0, 1.3, 1.7, 1.1]))
+    assert all(np.isfinite(list(evidence.node_errors.values())))
+    assert 0.0 < evidence.node_errors[names["big"]] < 1e-5
 
 
 def _evidence(program, x) -> Evidence:

@@ -14,10 +14,10 @@ from amp_transpiler.cli.options import parse
 @pytest.fixture
 def ahead(monkeypatch):
     """A place of this test's own for a process that waits."""
-    found = child_process._Ahead()
-    monkeypatch.setattr(child_process, "_ahead", found)
-    yield found
-    found.end()
+    starter = child_process._Ahead()
+    monkeypatch.setattr(child_process, "_ahead", starter)
+    yield starter
+    starter.end()
 
 
 def test_the_next_child_is_the_one_that_was_started(ahead):
@@ -45,10 +45,10 @@ def test_one_that_died_meanwhile_is_replaced(ahead):
     waiting = ahead._waiting
     waiting.process.kill()
     waiting.process.wait()
-    found = child_process.started()
-    assert found.process.pid != waiting.process.pid
-    assert found.process.poll() is None
-    found.end()
+    process = child_process.started()
+    assert process.process.pid != waiting.process.pid
+    assert process.process.poll() is None
+    process.end()
 
 
 def test_where_none_can_be_started_the_child_says_so(ahead, monkeypatch, tmp_path):

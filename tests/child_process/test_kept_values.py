@@ -34,33 +34,33 @@ def doubled():
 
 def test_a_kept_value_is_fed_again_and_does_not_travel(doubled):
     session, _ = doubled
-    kept = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
-    assert isinstance(kept, KeptValue)
-    np.testing.assert_array_equal(session.run_keeping({"x": kept}, ["y"], ())["y"], 4 * X)
-    np.testing.assert_array_equal(session.run_keeping({"x": kept}, ["y"], ())["y"], 4 * X)
+    held = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
+    assert isinstance(held, KeptValue)
+    np.testing.assert_array_equal(session.run_keeping({"x": held}, ["y"], ())["y"], 4 * X)
+    np.testing.assert_array_equal(session.run_keeping({"x": held}, ["y"], ())["y"], 4 * X)
 
 
 def test_kept_values_and_arrays_are_added_in_the_child(doubled):
     session, _ = doubled
-    kept = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
-    for total, expected in ((kept + kept, 4 * X), (kept + X, 3 * X), (X + kept, 3 * X)):
+    held = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
+    for total, expected in ((held + held, 4 * X), (held + X, 3 * X), (X + held, 3 * X)):
         assert isinstance(total, KeptValue)
         np.testing.assert_array_equal(session.run_keeping({"x": total}, ["y"], ())["y"], 2 * expected)
 
 
 def test_kept_values_are_measured_where_they_are(doubled):
     session, _ = doubled
-    kept = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
-    (found,), (again,) = session.measure({"x": kept}, ["y"], 2.0**-24, ["y"])
-    assert (found.largest, found.smallest, found.nonzero, found.flushed) == (20.0, 4.0, 5, 0)
+    held = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
+    (measured,), (again,) = session.measure({"x": held}, ["y"], 2.0**-24, ["y"])
+    assert (measured.largest, measured.smallest, measured.nonzero, measured.flushed) == (20.0, 4.0, 5, 0)
     np.testing.assert_array_equal(session.run_keeping({"x": again}, ["y"], ())["y"], 8 * X)
 
 
 def test_a_value_that_nobody_holds_is_given_back_at_the_next_run(doubled):
     session, child = doubled
-    kept = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
-    number = KeptNumber(kept._number)
-    del kept
+    held = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
+    number = KeptNumber(held._number)
+    del held
     gc.collect()
     session.run_keeping({"x": X}, ["y"], {"y"})
     with pytest.raises(Exception, match="KeyError"):
@@ -70,25 +70,25 @@ def test_a_value_that_nobody_holds_is_given_back_at_the_next_run(doubled):
 def test_all_values_go_with_the_last_session():
     with lease() as child:
         with open_plain(_plain(DOUBLE), child) as session:
-            kept = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
+            held = session.run_keeping({"x": X}, ["y"], {"y"})["y"]
         with pytest.raises(Exception, match="KeyError"):
-            kept + X
+            held + X
 
 
 def test_strings_are_kept_and_fed_again():
     words = np.array(["one", "two"], dtype=object)
     with lease() as child, open_plain(_plain(WORDS), child) as session:
-        kept = session.run_keeping({"x": words, "z": words}, ["y"], {"y"})["y"]
-        found = session.run_keeping({"x": kept, "z": words}, ["y"], ())["y"]
-    assert list(found) == ["oneoneone", "twotwotwo"]
+        held = session.run_keeping({"x": words, "z": words}, ["y"], {"y"})["y"]
+        joined = session.run_keeping({"x": held, "z": words}, ["y"], ())["y"]
+    assert list(joined) == ["oneoneone", "twotwotwo"]
 
 
 def test_a_kept_value_of_a_wrong_rank_is_refused_as_an_array_is():
     with lease() as child, open_plain(_plain(DOUBLE), child) as session:
         with open_plain(_plain("(float[2,3] x) => (float[2,3] y) { y = Neg(x) }"), child) as other:
-            kept = other.run_keeping({"x": X.reshape(2, 3)}, ["y"], {"y"})["y"]
+            held = other.run_keeping({"x": X.reshape(2, 3)}, ["y"], {"y"})["y"]
         with pytest.raises(InputError, match="Invalid rank for input"):
-            session.run_keeping({"x": kept}, ["y"], ())
+            session.run_keeping({"x": held}, ["y"], ())
 
 
 def test_a_store_numbers_what_it_keeps():

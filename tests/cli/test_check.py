@@ -59,19 +59,19 @@ def text(source):
 
 
 def with_weights(change):
-    def made():
+    def build():
         model = onnx.parser.parse_model(MODEL)
         weight = onnx.numpy_helper.to_array(model.graph.initializer[0])
         model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(change(weight), "w"))
         return model
 
-    return made
+    return build
 
 
 def low(change=lambda weight: weight):
     """The model as another tool would convert it: a float16 weight between casts."""
 
-    def made():
+    def build():
         model = with_weights(lambda weight: change(weight).astype(np.float16))()
         model.graph.node.insert(0, onnx.helper.make_node("Cast", ["x"], ["x16"], to=10))
         model.graph.node[1].input[0] = "x16"
@@ -79,7 +79,7 @@ def low(change=lambda weight: weight):
         model.graph.node.append(onnx.helper.make_node("Cast", ["y16"], ["y"], to=1))
         return model
 
-    return made
+    return build
 
 
 def renamed():
@@ -169,8 +169,8 @@ def test_what_is_found(case, tmp_path, monkeypatch, capsys):
     ignored = [f"--ignore={rule}" for rule in QUIET - {rule for _, rule, _ in expected}]
     status, out, _ = checked(capsys, ".", "--format", "json", *ignored)
     record = json.loads(out)
-    found = [(row["path"], row["rule"]) for row in record["findings"]]
-    assert found == [(path, rule) for path, rule, _ in expected]
+    findings = [(row["path"], row["rule"]) for row in record["findings"]]
+    assert findings == [(path, rule) for path, rule, _ in expected]
     for row, (_, rule, words) in zip(record["findings"], expected, strict=True):
         assert words in row["message"]
         assert row["severity"] == RULES[rule].severity
@@ -178,8 +178,8 @@ def test_what_is_found(case, tmp_path, monkeypatch, capsys):
 
 
 def test_every_rule_is_found_by_a_case():
-    found = {rule for _, expected in CASES.values() for _, rule, _ in expected}
-    assert found == set(RULES) - {"internal", "refused"}  # the two below
+    rules = {rule for _, expected in CASES.values() for _, rule, _ in expected}
+    assert rules == set(RULES) - {"internal", "refused"}  # the two below
 
 
 def test_a_model_that_onnx_runtime_alone_refuses(tmp_path, capsys, monkeypatch):

@@ -124,8 +124,12 @@ def test_an_error_raised_outside_of_the_package_leads_to_the_page():
 def test_a_link_survives_a_process():
     with pytest.raises(AmpError) as caught:
         amp.load("gone.onnx")
-    found = pickle.loads(pickle.dumps(caught.value))
-    assert (str(found), found.topic, found.__notes__) == (str(caught.value), "reading-a-model", caught.value.__notes__)
+    restored = pickle.loads(pickle.dumps(caught.value))
+    assert (str(restored), restored.topic, restored.__notes__) == (
+        str(caught.value),
+        "reading-a-model",
+        caught.value.__notes__,
+    )
 
 
 def test_every_message_is_provoked_by_a_test():

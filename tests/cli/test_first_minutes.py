@@ -205,13 +205,13 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_what_is_missing_is_named_with_the_line_that_mends_it(name, monkeypatch, capsys):
-    found, expected = MACHINES[name]
-    rows = [row for row in diagnose(found) if row.state != "ok"]
+    facts, expected = MACHINES[name]
+    rows = [row for row in diagnose(facts) if row.state != "ok"]
     assert [(row.part, row.state) for row in rows] == [(part, state) for part, state, _, _ in expected]
     for row, (_, _, words, remedy) in zip(rows, expected, strict=True):
         assert words in row.found
         assert remedy in row.remedy
-    monkeypatch.setattr(installation, "look", lambda: found)
+    monkeypatch.setattr(installation, "look", lambda: facts)
     status = main([doctor_module.DOCTOR])
     out = capsys.readouterr().out
     assert status == int(any(row.state == "problem" for row in rows))
@@ -276,8 +276,8 @@ def test_this_machine_as_json(capsys):
 def test_a_broken_onnx_runtime_is_told_and_not_raised(monkeypatch):
     fault = ("a library is missing", "pip install it")
     monkeypatch.setattr(installation, "fault_of_runtime", lambda: fault)
-    found = look()
-    assert (found.runtime, found.runtime_error, found.runtime_remedy) == (
+    looked = look()
+    assert (looked.runtime, looked.runtime_error, looked.runtime_remedy) == (
         None,
         "a library is missing",
         "pip install it",
@@ -299,12 +299,12 @@ def test_devices_are_named_as_the_driver_does(monkeypatch):
     monkeypatch.setattr(cuda, "driver_library", _Driver)
     monkeypatch.setattr(cuda, "driver_cuda_version", lambda: (13, 0))
     monkeypatch.setattr(cuda, "cuda_problem", lambda _device_id=0: "the provider does not load")
-    found = look()
-    assert [(gpu.name, gpu.memory) for gpu in found.gpus] == [
+    looked = look()
+    assert [(gpu.name, gpu.memory) for gpu in looked.gpus] == [
         ("NVIDIA L4 0", 24_000_000_000),
         ("NVIDIA L4 1", 24_000_000_000),
     ]
-    assert found.cuda_problem == "the provider does not load"
+    assert looked.cuda_problem == "the provider does not load"
 
 
 @pytest.mark.parametrize(
@@ -323,10 +323,10 @@ def test_the_place_of_the_variable_is_looked_at(monkeypatch, wanted, problem, ro
     plain = cuda.cuda_problem.__wrapped__
     monkeypatch.setattr(cuda, "cuda_problem", lambda device_id=0: plain(device_id) if device_id else None)
     monkeypatch.setenv("AMP_TRANSPILER_PLACE", wanted)
-    found = look()
-    assert found.wanted_place == wanted
-    assert (found.place_problem is None) if problem is None else (problem in found.place_problem)
-    rows = [(each.state, each.found) for each in diagnose(found) if each.part == "default place"]
+    looked = look()
+    assert looked.wanted_place == wanted
+    assert (looked.place_problem is None) if problem is None else (problem in looked.place_problem)
+    rows = [(each.state, each.found) for each in diagnose(looked) if each.part == "default place"]
     assert len(rows) == (row is not None)
     assert all(state == row[0] and row[1] in text for state, text in rows)
 

@@ -137,19 +137,19 @@ def test_slower_is_in_check(folder, capsys):
 
 @pytest.mark.usefixtures("folder")
 def test_a_recipe_of_former_versions_replays_as_it_was():
-    made = amp.transpile("small.onnx", "made.onnx", verify=False, prefer="low")
-    made.save_recipe("r.toml")
+    recorded = amp.transpile("small.onnx", "made.onnx", verify=False, prefer="low")
+    recorded.save_recipe("r.toml")
     assert "prefer" not in Recipe.read("r.toml", RECORDED).options, "as former versions wrote it"
     again = amp.transpile("small.onnx", "again.onnx", verify=False, recipe="r.toml")
-    assert again.low_nodes == made.low_nodes == 1
+    assert again.low_nodes == recorded.low_nodes == 1
     assert (np.fromfile("made.onnx", np.uint8) == np.fromfile("again.onnx", np.uint8)).all()
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("prefer", ["balance", "time"])
 def test_a_recipe_holds_the_preference(prefer):
-    made = amp.transpile("small.onnx", "made.onnx", verify=False, prefer=prefer)
-    made.save_recipe("r.toml")
+    replayed = amp.transpile("small.onnx", "made.onnx", verify=False, prefer=prefer)
+    replayed.save_recipe("r.toml")
     assert Recipe.read("r.toml", RECORDED).options == {"prefer": prefer}
     again = amp.transpile("small.onnx", "again.onnx", verify=False, recipe="r.toml")
     assert again.kept_float32
@@ -158,10 +158,10 @@ def test_a_recipe_holds_the_preference(prefer):
 
 @pytest.mark.parametrize("options", [{"level": "O2"}, {"level": "O1"}, {"preset": "mp1"}, {"policy": "torch"}])
 def test_a_recipe_of_another_level_needs_no_preference(options, tmp_path):
-    made = amp.transpile(SMALL, verify=False, **options)
-    made.save_recipe(tmp_path / "r.toml")
+    replayed = amp.transpile(SMALL, verify=False, **options)
+    replayed.save_recipe(tmp_path / "r.toml")
     again = amp.transpile(SMALL, verify=False, recipe=tmp_path / "r.toml")
-    assert [row.precision for row in again.decisions] == [row.precision for row in made.decisions]
+    assert [row.precision for row in again.decisions] == [row.precision for row in replayed.decisions]
 
 
 # ---- what is written ----

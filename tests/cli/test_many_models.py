@@ -63,10 +63,10 @@ def zoo(tmp_path, monkeypatch):
 @pytest.fixture
 def calls(monkeypatch):
     """Replaces `transpile`; model -> the samples that it was to take and the file that it was to write."""
-    found = {}
+    by_name = {}
 
     def transpile(src, dst=None, **options):
-        found[str(src)] = (options["inputs"], None if dst is None else str(dst))
+        by_name[str(src)] = (options["inputs"], None if dst is None else str(dst))
         if pathlib.Path(src).stem == "bad":
             raise InputError("bad.onnx: unreadable")
         report = Report(source=str(src), level="auto", dtype="float16", target="cuda", seconds=0.5)
@@ -76,7 +76,7 @@ def calls(monkeypatch):
         return report
 
     monkeypatch.setattr(pipeline, "transpile", transpile)
-    return found
+    return by_name
 
 
 # Arguments -> model -> its samples.

@@ -145,9 +145,9 @@ NEXT = [
 def test_the_next_option(arguments, inputs, fields, expected, tmp_path):
     report = Report(**{"source": "m.onnx", "level": "auto", "dtype": "float16", "target": "cuda", **fields})
     outcome = Outcome(Job(tmp_path / "m.onnx", tmp_path / "o.onnx", inputs), report=report)
-    found = next_option(outcome, parse(["m.onnx", *arguments.split()]))
-    assert found.startswith(expected)
-    assert bool(found) == bool(expected)
+    option = next_option(outcome, parse(["m.onnx", *arguments.split()]))
+    assert option.startswith(expected)
+    assert bool(option) == bool(expected)
     outcome.error = "failed"
     assert not next_option(outcome, parse(["m.onnx"]))
 

@@ -180,9 +180,9 @@ def model_that_imports_nothing():
 
 
 def norm_without_a_variance():
-    given = "float[2, 4] x, float[4] scale, float[4] bias, float[4] mean"
+    inputs = "float[2, 4] x, float[4] scale, float[4] bias, float[4] mean"
     body = "{ [norm] y = BatchNormalization<training_mode=1>(x, scale, bias, mean) }"
-    LowerBatchNorm()(ir.from_proto(parsed(body, given=given)))
+    LowerBatchNorm()(ir.from_proto(parsed(body, given=inputs)))
 
 
 def dropout_with_a_float_seed():

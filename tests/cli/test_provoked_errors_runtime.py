@@ -254,12 +254,12 @@ class OtherSizes(NothingExchanged):
 def ranks(monkeypatch):
     """Return a function that makes the executor of one of two ranks."""
 
-    def made(world, exchange=NothingExchanged, **options):
+    def world_of(world, exchange=NothingExchanged, **options):
         monkeypatch.setattr(environment, "_joined", [world])
         monkeypatch.setattr(distributed_executor, "Exchange", exchange)
         return distributed.DataParallelExecutor(**options)
 
-    yield made
+    yield world_of
     monkeypatch.undo()
 
 

@@ -50,8 +50,8 @@ def test_the_result_is_what_the_validation_wants(way, kept):
     assert types & {tensor.data_type for tensor in model.graph.initializer}
     feeds = {"x": X if kept else X.astype(np.float16)}
     expected = run(grown(), {"x": X})["y"]
-    for found in (run(model, feeds)["y"], run_emulated(model, feeds)["y"]):
-        np.testing.assert_allclose(found, expected, rtol=0.01)
+    for result in (run(model, feeds)["y"], run_emulated(model, feeds)["y"]):
+        np.testing.assert_allclose(result, expected, rtol=0.01)
 
 
 def test_as_much_becomes_float16_as_the_tolerance_allows():
@@ -61,9 +61,9 @@ def test_as_much_becomes_float16_as_the_tolerance_allows():
     )
 
     def halves(**tolerance):
-        made = auto_convert_mixed_precision(model, {"x": array(4, 16)}, **tolerance, keep_io_types=True)
-        stored = {t.name for t in made.graph.initializer if t.data_type == TensorProto.FLOAT16}
-        return len(stored), sum(node.op_type == "Cast" for node in made.graph.node)
+        low = auto_convert_mixed_precision(model, {"x": array(4, 16)}, **tolerance, keep_io_types=True)
+        stored = {t.name for t in low.graph.initializer if t.data_type == TensorProto.FLOAT16}
+        return len(stored), sum(node.op_type == "Cast" for node in low.graph.node)
 
     assert halves(atol=1.0) == (1, 2)
     assert halves(rtol=0.0, atol=1e-7) == (0, 0)

@@ -42,7 +42,7 @@ def high(model):
     infos = {info.name: info.type.tensor_type.elem_type for info in (*typed.input, *typed.output, *typed.value_info)}
     types = infos | {tensor.name: tensor.data_type for tensor in typed.initializer}
     read = {node.name: {types[name] for name in node.input} for node in typed.node if node.op_type != "Cast"}
-    return {name for name, found in read.items() if FLOAT in found}
+    return {name for name, types_of_it in read.items() if FLOAT in types_of_it}
 
 
 @pytest.mark.parametrize("kept", [True, False])

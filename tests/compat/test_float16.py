@@ -116,8 +116,8 @@ BLOCKED = {
 @pytest.mark.parametrize("kept", [True, False])
 def test_blocked_nodes_stay_float32(arguments, high, kept):
     model = plain(keep_io_types=kept, **arguments)
-    found = {name for name, types in types_read(model).items() if FLOAT in types} & {"first", "relu", "second", "last"}
-    assert found == high
+    wide = {name for name, types in types_read(model).items() if FLOAT in types} & {"first", "relu", "second", "last"}
+    assert wide == high
     assert io_types(model) == [FLOAT if kept else FLOAT16] * 2
     assert_valid(model)
 
@@ -220,17 +220,17 @@ IF = """(float[1] x, float[1] y) => (float[1] z) {
 def test_values_pass_through_a_loop(kept):
     data = np.array([[2, 3], [4, 5], [6, 7]], np.float32)
     model = parse(LOOP)
-    expected, found = fed(model, data=data), fed(convert_float_to_float16(model, keep_io_types=kept), data=data)
+    expected, result = fed(model, data=data), fed(convert_float_to_float16(model, keep_io_types=kept), data=data)
     for name, value in expected.items():
-        assert found[name].dtype == (np.float32 if kept else np.float16)
-        np.testing.assert_allclose(found[name], value)
+        assert result[name].dtype == (np.float32 if kept else np.float16)
+        np.testing.assert_allclose(result[name], value)
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_values_pass_through_a_branch(kept):
-    found = fed(convert_float_to_float16(parse(IF), keep_io_types=kept), x=[1.0], y=[2.0])["z"]
-    assert found.dtype == (np.float32 if kept else np.float16)
-    np.testing.assert_allclose(found, [3.0])
+    result = fed(convert_float_to_float16(parse(IF), keep_io_types=kept), x=[1.0], y=[2.0])["z"]
+    assert result.dtype == (np.float32 if kept else np.float16)
+    np.testing.assert_allclose(result, [3.0])
 
 
 def test_the_body_of_a_blocked_node_is_blocked():
@@ -258,9 +258,9 @@ ODD = {
 def test_what_has_no_float16_form_stays_float32(body, arguments, operators):
     functions = [FUNCTION] if "Grown" in body else []
     model = parse(f"(float[2] x) => (float[2] y) {body}", *functions, imports=', "own": 1')
-    found = convert_float_to_float16(model, **arguments)
-    assert io_types(found) == [FLOAT16, FLOAT16]
-    assert [node.op_type for node in found.graph.node] == (operators or ["Cast", "Exp", "Cast", "Relu"])
+    low_model = convert_float_to_float16(model, **arguments)
+    assert io_types(low_model) == [FLOAT16, FLOAT16]
+    assert [node.op_type for node in low_model.graph.node] == (operators or ["Cast", "Exp", "Cast", "Relu"])
 
 
 # ---- the range of constants ----
@@ -284,8 +284,8 @@ def test_constants_of_blocked_nodes_keep_their_range():
 
 def test_constants_in_attributes_are_limited_too():
     model = parse("(float[2] x) => (float[2] y) { c = Constant<value = float[2] {1e5, 1.0}>() y = Mul(x, c) }")
-    found = fed(convert_float_to_float16(model, max_finite_val=1000.0), x=[1.0, 1.0])["y"]
-    assert found.tolist() == [1000.0, 1.0]
+    result = fed(convert_float_to_float16(model, max_finite_val=1000.0), x=[1.0, 1.0])["y"]
+    assert result.tolist() == [1000.0, 1.0]
 
 
 def test_a_constant_beyond_the_range_keeps_its_reader_in_float32_unless_it_is_limited():
@@ -295,18 +295,18 @@ def test_a_constant_beyond_the_range_keeps_its_reader_in_float32_unless_it_is_li
 
 
 def test_arrays_are_limited_to_float16s_range():
-    given = np.array([1e-10, -2.0, 15, -1e-9, 65536.1, -100000, 0, np.inf, -np.inf, np.nan])
+    numbers = np.array([1e-10, -2.0, 15, -1e-9, 65536.1, -100000, 0, np.inf, -np.inf, np.nan])
     least, most = np.float16(2.0**-24), np.float16(65504)
     expected = np.array([least, -2, 15, -least, most, -most, 0, np.inf, -np.inf, np.nan], np.float16)
-    np.testing.assert_array_equal(convert_np_to_float16(given), expected)
+    np.testing.assert_array_equal(convert_np_to_float16(numbers), expected)
     np.testing.assert_array_equal(convert_np_to_float16(np.float32([0.5, 20]), 1, 10), np.float16([1, 10]))
 
 
 def test_a_tensor_becomes_float16_in_place():
-    for made in (numpy_helper.from_array(array(3), "t"), helper.make_tensor("t", FLOAT, [3], array(3))):
-        assert convert_tensor_float_to_float16(made) is made
-        assert made.data_type == FLOAT16
-        np.testing.assert_array_equal(numpy_helper.to_array(made), array(3).astype(np.float16))
+    for tensor in (numpy_helper.from_array(array(3), "t"), helper.make_tensor("t", FLOAT, [3], array(3))):
+        assert convert_tensor_float_to_float16(tensor) is tensor
+        assert tensor.data_type == FLOAT16
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), array(3).astype(np.float16))
     whole = numpy_helper.from_array(np.arange(3), "t")
     assert convert_tensor_float_to_float16(whole).data_type == TensorProto.INT64
     with pytest.raises(ValueError, match="TensorProto"):
@@ -325,19 +325,19 @@ def test_identities_between_nodes_are_removed():
 def test_a_path_will_do(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(mlp(), path)
-    for found in (
+    for low_model in (
         convert_float_to_float16(str(path)),
         convert_float_to_float16_model_path(path),
         convert_float_to_float16_model_path(str(path), keep_io_types=True),
     ):
-        assert set(stored(found).values()) == {FLOAT16}
+        assert set(stored(low_model).values()) == {FLOAT16}
 
 
 def test_weights_outside_of_the_file_are_read(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(mlp(), path, save_as_external_data=True, size_threshold=0)
-    found = convert_float_to_float16_model_path(path)
-    np.testing.assert_allclose(fed(found, x=array(2, 8))["y"], fed(mlp(), x=array(2, 8))["y"], atol=1e-2)
+    low_model = convert_float_to_float16_model_path(path)
+    np.testing.assert_allclose(fed(low_model, x=array(2, 8))["y"], fed(mlp(), x=array(2, 8))["y"], atol=1e-2)
 
 
 def test_a_model_in_float16_is_refused_unless_asked_for():

@@ -20,15 +20,15 @@ def kinds(of):
 
 
 def test_it_takes_its_place_in_a_pipeline():
-    given, convert = model(), MixedPrecisionPass()
+    source, convert = model(), MixedPrecisionPass()
     passes = ir.passes.PassManager([common.IdentityEliminationPass(), convert, common.TopologicalSortPass()])
-    result = passes(given)
+    result = passes(source)
     assert result.modified
-    assert result.model is given
-    assert kinds(given) == ["Cast", "MatMul", "Relu", "Cast"]
+    assert result.model is source
+    assert kinds(source) == ["Cast", "MatMul", "Relu", "Cast"]
     assert convert.report.low_nodes == 2
-    assert convert.report.program.model is given
-    proto = ir.to_proto(given)
+    assert convert.report.program.model is source
+    proto = ir.to_proto(source)
     assert_valid(proto)
     x = array(2, 8)
     np.testing.assert_allclose(run(proto, {"x": x})["y"], run(ir.to_proto(model()), {"x": x})["y"], atol=1e-2)
@@ -36,18 +36,18 @@ def test_it_takes_its_place_in_a_pipeline():
 
 def test_a_model_that_stays_as_it_is_is_not_touched():
     convert = MixedPrecisionPass()
-    given = ir.from_proto(parse("(int64[2] x) => (int64[2] y) { y = Neg(x) }"))
-    node = given.graph[0]
-    assert not convert(given).modified
-    assert given.graph[0] is node
+    source = ir.from_proto(parse("(int64[2] x) => (int64[2] y) { y = Neg(x) }"))
+    node = source.graph[0]
+    assert not convert(source).modified
+    assert source.graph[0] is node
     half = convert(convert(model()).model)
     assert not half.modified
 
 
 def test_options_are_those_of_transpile():
-    given = model()
-    MixedPrecisionPass(dtype="bfloat16", target="tensorrt", keep_io_types=False)(given)
-    assert {value.dtype for value in (*given.graph.inputs, *given.graph.outputs)} == {ir.DataType.BFLOAT16}
+    source = model()
+    MixedPrecisionPass(dtype="bfloat16", target="tensorrt", keep_io_types=False)(source)
+    assert {value.dtype for value in (*source.graph.inputs, *source.graph.outputs)} == {ir.DataType.BFLOAT16}
     with pytest.raises(TypeError, match=r"MixedPrecisionPass has no argument 'levle' \(did you mean 'level'"):
         MixedPrecisionPass(levle="O1")
     with pytest.raises(TypeError, match=r"has no argument 'white': the command's --white is amp_lists in Python"):
@@ -57,8 +57,8 @@ def test_options_are_those_of_transpile():
 
 
 def test_an_error_leaves_the_model_as_it_was():
-    given = ir.from_proto(parse("(float[64] x) => (float[64] y) { a = Exp(x) y = Sqrt(a) }"))
-    before = ir.to_proto(given).SerializeToString(deterministic=True)
+    source = ir.from_proto(parse("(float[64] x) => (float[64] y) { a = Exp(x) y = Sqrt(a) }"))
+    before = ir.to_proto(source).SerializeToString(deterministic=True)
     with pytest.raises(amp.CheckFailed):
-        MixedPrecisionPass(level="O2", inputs={"x": np.full(64, 20.0, np.float32)})(given)
-    assert ir.to_proto(given).SerializeToString(deterministic=True) == before
+        MixedPrecisionPass(level="O2", inputs={"x": np.full(64, 20.0, np.float32)})(source)
+    assert ir.to_proto(source).SerializeToString(deterministic=True) == before

@@ -58,7 +58,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _properties(terminalreporter: pytest.TerminalReporter, wanted: str) -> list[Any]:
-    reports = [report for found in terminalreporter.stats.values() for report in found]
+    reports = [report for group in terminalreporter.stats.values() for report in group]
     called = [report for report in reports if getattr(report, "when", None) == "call"]
     return [value for report in called for name, value in report.user_properties if name == wanted]
 

@@ -52,8 +52,8 @@ def name_of(model: pathlib.Path) -> str:
 
 def inputs_of(model: pathlib.Path) -> pathlib.Path:
     """Return the .npz file of inputs that belongs to a model; a shipped model has its own, exports share one."""
-    own = model.with_suffix(".inputs.npz")
-    return own if own.exists() else model.parent / "inputs.npz"
+    samples = model.with_suffix(".inputs.npz")
+    return samples if samples.exists() else model.parent / "inputs.npz"
 
 
 def node_cases(folder: pathlib.Path | None) -> list[pathlib.Path]:

@@ -56,16 +56,16 @@ def judge(model: pathlib.Path, written: pathlib.Path, variant: str, *, optimized
         optimized: ONNX Runtime must open it with its default options, and not only without optimizing it.
     """
     name, mark = name_of(model), source_mark(model)
-    found = _find(model, written, optimized)
-    values = found.values
-    entry = Entry.of(values, found.counts)
+    computed = _find(model, written, optimized)
+    values = computed.values
+    entry = Entry.of(values, computed.counts)
     worse = faults(name, mark, variant, entry, values.elements if values else 0)
-    error = f"not judged: {found.reason}" if values is None else f"{entry.error:.3g} from float32"
+    error = f"not judged: {computed.reason}" if values is None else f"{entry.error:.3g} from float32"
     differing = f", {entry.differing:.3g} of the integers differ" if entry.differing else ""
     known = "" if limit_of(name, mark, variant) else ", no limits recorded"
     told = f"{entry.low} nodes low, {entry.casts} casts, {error}{differing}{known}"
     measured = {"model": name, "mark": mark, "variant": variant, "row": entry.row()}
-    return Judged(found.invalid, worse, values, measured, told)
+    return Judged(computed.invalid, worse, values, measured, told)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,14 +119,14 @@ def contradictions(report: amp.Report, values: Values | None, dtype: str) -> lis
     """List what a report says that the oracle's values contradict."""
     if values is None or report.verdict_word == "structure only":  # nothing is said of values
         return []
-    found = list(_other_numbers(report, values, dtype)) if report.verdict_word != "not checked" else []
+    words = list(_other_numbers(report, values, dtype)) if report.verdict_word != "not checked" else []
     if report.verdict_word != "compared":
         over = [f"{name}: {error:.3g}" for name, error in values.errors.items() if not error <= LIMITS[dtype]]
         excused = 1 / values.integers if values.integers >= _SOME else 0.0
         if values.differing > max(_EXCUSABLE, excused):
             over.append(f"{values.differing:.3g} of the integers differ")
-        found += [f"'{report.verdict}', but the oracle finds {', '.join(over)}"] if over else []
-    return found
+        words += [f"'{report.verdict}', but the oracle finds {', '.join(over)}"] if over else []
+    return words
 
 
 def _other_numbers(report: amp.Report, values: Values, dtype: str) -> Iterator[str]:

@@ -117,8 +117,8 @@ def _their_conversion(model: onnx.ModelProto) -> onnx.ModelProto | None:
         typed = onnx.shape_inference.infer_shapes(converted)
     except Exception:  # noqa: BLE001  whatever it raises, it did not convert the model
         return None
-    kept = [(value.name, _element(value.type)) for value in (*typed.graph.input, *typed.graph.output)]
-    return typed if kept == interface else None
+    interface_values = [(value.name, _element(value.type)) for value in (*typed.graph.input, *typed.graph.output)]
+    return typed if interface_values == interface else None
 
 
 def _element(type_: onnx.TypeProto) -> int:

@@ -22,23 +22,23 @@ FURTHER = {
 
 @pytest.mark.slow
 def test_predicted_launches_are_those_counted(corpus: pathlib.Path) -> None:
-    found = {}
+    by_name = {}
     for name, path, inputs in corpus_models(corpus):
         if name not in MODELS:
             continue
         try:
-            found[name] = measure(path, inputs)
+            by_name[name] = measure(path, inputs)
         except SystemExit as cannot_count:
             pytest.skip(str(cannot_count))
-    if not found:
+    if not by_name:
         pytest.skip("the corpus has none of the models")
     off = {
         (name, form): error
-        for name, forms in found.items()
+        for name, forms in by_name.items()
         for form, record in forms.items()
         if abs(error := error_of(record)) > FURTHER.get((name, form), ERROR)
     }
     assert not off
-    if len(found) == len(MODELS):
+    if len(by_name) == len(MODELS):
         for form in FORMS:
-            assert summary([forms[form] for forms in found.values()])["rank correlation"] > 0.98, form
+            assert summary([forms[form] for forms in by_name.values()])["rank correlation"] > 0.98, form

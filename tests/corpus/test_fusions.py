@@ -47,8 +47,8 @@ def test_an_export_is_fused(name: str, corpus: pathlib.Path) -> None:
     with np.load(inputs_of(path)) as data:
         feeds = dict(data)
     results = (amp.Session(each, amp.CPUPlace()).run(feeds) for each in (source, program))
-    for expected, found in zip(*results, strict=True):
+    for expected, result in zip(*results, strict=True):
         if expected.dtype.kind == "f":
-            assert np.linalg.norm(expected - found) <= 1e-5 * np.linalg.norm(expected)
+            assert np.linalg.norm(expected - result) <= 1e-5 * np.linalg.norm(expected)
         else:
-            np.testing.assert_array_equal(expected, found)
+            np.testing.assert_array_equal(expected, result)

@@ -30,7 +30,7 @@ def test_launches(name: str, corpus: pathlib.Path, monkeypatch: pytest.MonkeyPat
     for level in ("auto", "O2"):
         apart = counts["fp32"]["fused"].get(_ERRS, 0) - counts[level]["fused"].get(_ERRS, 0)
         # Level auto keeps a limit, which the converter does not: its casts beyond those of O2 are the price.
-        casts = {one: counts[one]["kinds"].get("cast", 0) for one in (level, "O2")}
+        casts = {of_level: counts[of_level]["kinds"].get("cast", 0) for of_level in (level, "O2")}
         price = max(0, casts[level] - casts["O2"])
         assert limits_of(model, counts).over(counts[level]["launches"]) <= apart + price, level
         assert not lost(expected, counts[level]["fused"]), level

@@ -154,9 +154,9 @@ CONTRADICTED = [
 
 @pytest.mark.parametrize(("word", "ours", "theirs", "said"), CONTRADICTED)
 def test_contradictions(word, ours, theirs, said):
-    found = contradictions(_report(word, y=ours), Values({"y": theirs}), "float16")
-    assert bool(found) == bool(said)
-    assert not said or said in found[0]
+    words = contradictions(_report(word, y=ours), Values({"y": theirs}), "float16")
+    assert bool(words) == bool(said)
+    assert not said or said in words[0]
 
 
 @pytest.mark.parametrize("stated_of", [{"part": "index 3 of the last axis, of 80"}, {"gains": {"at a tenth": 0.019}}])

@@ -43,7 +43,7 @@ def test_what_a_cut_foresees_is_so(
 def plain_cost(choices: Choices) -> int:
     """What it costs to make everything low that can be, or nothing."""
     problem = choices.problem
-    everything = [own is not None for own in problem.low]
+    everything = [cost is not None for cost in problem.low]
     return min(problem.cost(everything), problem.cost([False] * len(everything)))
 
 

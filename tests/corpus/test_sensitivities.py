@@ -15,6 +15,6 @@ def test_rank_correlation(name: str, corpus: pathlib.Path) -> None:
     model = corpus / MODELS[name][1]
     if not model.is_file():
         pytest.skip(f"the corpus lacks {MODELS[name][1]}")
-    found = examine(model, "float16")
-    assert len(found.true) >= 50
-    assert found.spearman > 0.9
+    finding = examine(model, "float16")
+    assert len(finding.true) >= 50
+    assert finding.spearman > 0.9

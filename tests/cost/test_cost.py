@@ -285,9 +285,9 @@ def test_a_device_without_prices_of_its_own_is_slower_by_its_memory():
 
 def test_what_has_no_price_costs_its_bytes_and_is_said_to():
     model = model_of("g (float[1048576, 64] x) => (float[1048576, 64] z) { y = Relu (x) z = Xyz (y) }")
-    made = predict(model, DEVICES["H100"])
+    prediction = predict(model, DEVICES["H100"])
     ruled = 1e3 * 2 * 2**28 / 1.5e12
-    assert made.unmeasured == pytest.approx(ruled / made.busy_milliseconds)
+    assert prediction.unmeasured == pytest.approx(ruled / prediction.busy_milliseconds)
     small = predict(model_of("g (float[4] x) => (float[4] z) { z = Xyz (x) }"), DEVICES["H100"])
     assert (small.busy_milliseconds, small.unmeasured) == (pytest.approx(2.5e-3), 1.0)
 
@@ -304,9 +304,9 @@ def test_what_has_no_price_costs_its_bytes_and_is_said_to():
     ],
 )
 def test_the_host_runs_ahead_of_the_device(kernels, seconds, replayed):
-    made = [Kernel(*kernel) for kernel in kernels]
-    assert time_of(made, 5) == seconds
-    assert time_of(made, 5, cuda_graph=True) == replayed
+    launched = [Kernel(*kernel) for kernel in kernels]
+    assert time_of(launched, 5) == seconds
+    assert time_of(launched, 5, cuda_graph=True) == replayed
 
 
 def test_a_node_s_share_is_its_longer_side():

@@ -37,40 +37,40 @@ LARGE = "g (float[4096, 4096] x, float[4096, 4096] w) => (float[4096, 4096] z) {
 
 
 def test_a_product_is_bound_by_computing_and_an_activation_by_memory():
-    nodes, found = priced(LARGE)
-    assert found.high[nodes["y"]] == pytest.approx(2 * 4096**3 / 235e12, rel=0.03)
-    assert found.low[nodes["y"]] == pytest.approx(2 * 4096**3 / 720e12, rel=0.05)
-    assert found.high[nodes["z"]] == pytest.approx(charged("Relu", "float32", 4096**2))
-    assert found.low[nodes["z"]] == pytest.approx(charged("Relu", "float16", 4096**2))
+    nodes, seconds_of = priced(LARGE)
+    assert seconds_of.high[nodes["y"]] == pytest.approx(2 * 4096**3 / 235e12, rel=0.03)
+    assert seconds_of.low[nodes["y"]] == pytest.approx(2 * 4096**3 / 720e12, rel=0.05)
+    assert seconds_of.high[nodes["z"]] == pytest.approx(charged("Relu", "float32", 4096**2))
+    assert seconds_of.low[nodes["z"]] == pytest.approx(charged("Relu", "float16", 4096**2))
 
 
 def test_a_cast_has_a_price_and_is_a_launch_at_least():
-    nodes, found = priced(LARGE)
-    assert found.cast(nodes["y"].outputs[0]) == pytest.approx(charged("Cast to 16 bits", "float16", 4096**2))
-    nodes, found = priced("g (float[4] x) => (float[4] z) { z = Relu (x) }")
-    assert found.cast(nodes["z"].outputs[0]) == H100.launch
+    nodes, seconds_of = priced(LARGE)
+    assert seconds_of.cast(nodes["y"].outputs[0]) == pytest.approx(charged("Cast to 16 bits", "float16", 4096**2))
+    nodes, seconds_of = priced("g (float[4] x) => (float[4] z) { z = Relu (x) }")
+    assert seconds_of.cast(nodes["z"].outputs[0]) == H100.launch
 
 
 def test_small_nodes_cost_a_launch_in_either_precision():
-    nodes, found = priced("g (float[4, 4] x, float[4, 4] w) => (float[4, 4] z) { z = MatMul (x, w) }")
-    assert found.high[nodes["z"]] == found.low[nodes["z"]] == H100.launch
+    nodes, seconds_of = priced("g (float[4, 4] x, float[4, 4] w) => (float[4, 4] z) { z = MatMul (x, w) }")
+    assert seconds_of.high[nodes["z"]] == seconds_of.low[nodes["z"]] == H100.launch
 
 
 @pytest.mark.parametrize(
     ("body", "in_low"), {"z = Reshape (x, s)": 0.0, "y = Reshape (x, s) z = Relu (y)": 1.0}.items()
 )
 def test_a_reshape_that_is_an_output_is_copied_unless_a_cast_reads_it(body, in_low):
-    nodes, found = priced(f"g (float[4, 4] x) => (float[16] z) <int64[1] s = {{16}}> {{ {body} }}")
-    assert found.high[nodes["z"]] == H100.launch
-    assert found.low[nodes["z"]] == in_low * H100.launch
-    assert found.kernel(nodes["z"], is_low=True).calls == in_low
+    nodes, seconds_of = priced(f"g (float[4, 4] x) => (float[16] z) <int64[1] s = {{16}}> {{ {body} }}")
+    assert seconds_of.high[nodes["z"]] == H100.launch
+    assert seconds_of.low[nodes["z"]] == in_low * H100.launch
+    assert seconds_of.kernel(nodes["z"], is_low=True).calls == in_low
 
 
 def test_bfloat16_buys_nothing_in_products_on_a_t4():
-    nodes, found = priced(LARGE, BFLOAT16, T4)
-    assert found.low[nodes["y"]] == pytest.approx(found.high[nodes["y"]])
+    nodes, seconds_of = priced(LARGE, BFLOAT16, T4)
+    assert seconds_of.low[nodes["y"]] == pytest.approx(seconds_of.high[nodes["y"]])
     nodes, fp16 = priced(LARGE, FLOAT16, T4)
-    assert fp16.low[nodes["y"]] < found.low[next(iter(found.low))] / 4
+    assert fp16.low[nodes["y"]] < seconds_of.low[next(iter(seconds_of.low))] / 4
 
 
 FREE = """g (float[N, 8] x) => (float[N, 8] z)
@@ -80,18 +80,18 @@ FREE = """g (float[N, 8] x) => (float[N, 8] z)
 
 
 def test_constants_sizes_and_views_are_free():
-    nodes, found = priced(FREE)
+    nodes, seconds_of = priced(FREE)
     for name in ("constants", "both", "s", "sizes", "y"):
-        assert (name, found.low[nodes[name]], found.high[nodes[name]]) == (name, 0, 0)
-    assert found.cast(nodes["constants"].inputs[0]) == found.cast(nodes["both"].outputs[0]) == 0
-    assert found.high[nodes["z"]] > 0
+        assert (name, seconds_of.low[nodes[name]], seconds_of.high[nodes[name]]) == (name, 0, 0)
+    assert seconds_of.cast(nodes["constants"].inputs[0]) == seconds_of.cast(nodes["both"].outputs[0]) == 0
+    assert seconds_of.high[nodes["z"]] > 0
 
 
 def test_weights_count_as_traffic_of_the_node_that_reads_them():
     text = "g (float[1, 8192] x, float[8192, 8192] w) => (float[1, 8192] z) { z = MatMul (x, w) }"
-    nodes, found = priced(text)
-    assert found.high[nodes["z"]] == pytest.approx(charged("Thin product", "tf32", 8192**2), rel=1e-3)
-    assert found.low[nodes["z"]] == pytest.approx(charged("Thin product", "float16", 8192**2), rel=1e-3)
+    nodes, seconds_of = priced(text)
+    assert seconds_of.high[nodes["z"]] == pytest.approx(charged("Thin product", "tf32", 8192**2), rel=1e-3)
+    assert seconds_of.low[nodes["z"]] == pytest.approx(charged("Thin product", "float16", 8192**2), rel=1e-3)
 
 
 GELU = """g (float[1024, 4096] x) => (float[1024, 4096] z)
@@ -100,11 +100,11 @@ GELU = """g (float[1024, 4096] x) => (float[1024, 4096] z)
 
 
 def test_what_is_fused_has_one_price():
-    nodes, found = priced(GELU)
-    assert found.fused == (frozenset(nodes.values()),)
-    assert [found.costs_high[nodes[name]].launches for name in "seamz"] == [0, 0, 0, 0, 1]
-    assert found.high[nodes["z"]] == pytest.approx(charged("Gelu", "float32", 1024 * 4096))
-    assert sum(found.high.values()) == found.high[nodes["z"]]
+    nodes, seconds_of = priced(GELU)
+    assert seconds_of.fused == (frozenset(nodes.values()),)
+    assert [seconds_of.costs_high[nodes[name]].launches for name in "seamz"] == [0, 0, 0, 0, 1]
+    assert seconds_of.high[nodes["z"]] == pytest.approx(charged("Gelu", "float32", 1024 * 4096))
+    assert sum(seconds_of.high.values()) == seconds_of.high[nodes["z"]]
 
 
 def test_groups_that_are_given_count_as_one():

@@ -20,8 +20,8 @@ def findings_of(low=None, *, felt=ROUNDED, **facts):
     pairs = pair(first, second)
     triples = join(first, second, pairs).triples
     values = {value.name: value for node in first.model.graph for value in node.outputs}
-    own = Difference(**{"square": 1e-8, "norm": 1.0, "count": 8, "nonzero": 8, **facts})
+    of_node = Difference(**{"square": 1e-8, "norm": 1.0, "count": 8, "nonzero": 8, **facts})
     rounding = math.inf if felt == math.inf else 1e-8
-    measured = {triple.reference: Measured(rounding=rounding, low=own, own=own) for triple in triples}
+    measured = {triple.reference: Measured(rounding=rounding, low=of_node, own=of_node) for triple in triples}
     by_name = None if felt is None else dict.fromkeys(values, felt)
     return Findings(values, pairs, triples, measured, by_name, low_format("float16"))

@@ -55,16 +55,16 @@ def test_own_errors_and_those_of_the_low_program_are_numpys():
     h, i, x16 = X * X, X * X + b, rounded(X)
     j = i - X
     reference = {"h": h, "i": i, "j": j, "y": j * g}
-    own = {
+    roundings = {
         "h": rounded(x16 * x16),
         "i": rounded(h + rounded(b)),
         "j": rounded(i - x16),
         "y": rounded(j * rounded(g)),
     }
-    p = own["h"]
+    p = roundings["h"]
     q = rounded(p + rounded(b))
     r = rounded(q - x16)
-    expected = norms(reference, own, {"h": p, "i": q, "j": r, "y": rounded(r * rounded(g))})
+    expected = norms(reference, roundings, {"h": p, "i": q, "j": r, "y": rounded(r * rounded(g))})
     measured = far(compared(graph, low))
     assert list(measured) == ["h", "i", "j", "y"]
     for name, values in expected.items():
@@ -82,8 +82,8 @@ def test_a_node_that_is_float32_in_the_low_program_has_the_errors_of_the_casts_b
     p = rounded(rounded(X) * rounded(X))
     i = p + b
     reference = {"h": h, "i": h + b, "y": (h + b) * g}
-    own = {"h": p, "i": h + b, "y": rounded(rounded(h + b) * rounded(g))}
-    expected = norms(reference, own, {"h": p, "i": i, "y": rounded(rounded(i) * rounded(g))})
+    roundings = {"h": p, "i": h + b, "y": rounded(rounded(h + b) * rounded(g))}
+    expected = norms(reference, roundings, {"h": p, "i": i, "y": rounded(rounded(i) * rounded(g))})
     measured = far(compared(graph, low))
     for name, values in expected.items():
         assert measured[name] == pytest.approx(values, rel=1e-6, abs=1e-12), name
@@ -151,8 +151,8 @@ def test_inputs_and_outputs_may_be_low():
     graph = HEAD + " { [a] h = Mul (x, x) [b] y = Add (h, b) }"
     b, h = WEIGHTS["b"], X * X
     p = rounded(rounded(X) * rounded(X))
-    own = {"h": p, "y": rounded(h + rounded(b))}
-    expected = norms({"h": h, "y": h + b}, own, {"h": p, "y": rounded(p + rounded(b))})
+    roundings = {"h": p, "y": rounded(h + rounded(b))}
+    expected = norms({"h": h, "y": h + b}, roundings, {"h": p, "y": rounded(p + rounded(b))})
     measured = far(compared(graph, low))
     for name, values in expected.items():
         assert measured[name] == pytest.approx(values, rel=1e-6), name

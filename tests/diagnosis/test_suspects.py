@@ -95,8 +95,8 @@ def test_contributions_are_near_what_happens():
     y = run(model, {"x": x})["y"]
     x16, w16, b16 = (values.astype(np.float16).astype(np.float32) for values in (x, w, b))
     h = x @ w
-    own = {"a": (x16 @ w16).astype(np.float16) - h, "b": (h + b16).astype(np.float16) - (h + b)}
-    for node, error in own.items():
+    roundings = {"a": (x16 @ w16).astype(np.float16) - h, "b": (h + b16).astype(np.float16) - (h + b)}
+    for node, error in roundings.items():
         expected = np.linalg.norm(error @ v) / np.linalg.norm(y)
         assert expected / 3 < rows[node].contribution < expected * 3
         norm = np.linalg.norm(h if node == "a" else h + b)

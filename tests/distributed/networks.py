@@ -44,11 +44,11 @@ def building(seed=1):
 
 
 def minimized(main, startup, loss, optimizer="adamw", level="fp32", **decorated):
-    made = OPTIMIZERS[optimizer]()
+    chosen = OPTIMIZERS[optimizer]()
     if level != "fp32":
-        made = amp.decorate(made, level=level, **decorated)
-    made.minimize(loss, startup)
-    return Net(main, startup, loss, made, level)
+        chosen = amp.decorate(chosen, level=level, **decorated)
+    chosen.minimize(loss, startup)
+    return Net(main, startup, loss, chosen, level)
 
 
 def perceptron(optimizer="adamw", level="fp32", dropout=0.0, **decorated):

@@ -13,18 +13,18 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def environment(rank, world, port):
-    found = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
-    found |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-    found |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    return found | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lab")])}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+    variables |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return variables | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lab")])}
 
 
 def free_port():
     """Return a port that nothing uses, below those that the system hands out to others while the ranks start."""
     while True:
         port = random.randrange(10_000, 32_768)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
             return port
 
 
@@ -47,8 +47,8 @@ def run_ranks(world, *command, timeout=300, wait_for=None):
         finally:
             for process in started:
                 process.kill()
-            found = [(process.wait(), log.read_text()) for process, log in zip(started, logs, strict=True)]
-    return found
+            endings = [(process.wait(), log.read_text()) for process, log in zip(started, logs, strict=True)]
+    return endings
 
 
 def start(rank, world, port, log, command):

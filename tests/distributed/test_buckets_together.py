@@ -123,6 +123,6 @@ def test_the_batch_is_not_padded_together():
 
 if __name__ == "__main__":
     place = int(distributed.init_parallel_env().rank)
-    found = {name: run(name, place) for name in SCRIPTS}
-    found["refused"] = refused(place)
-    pathlib.Path(sys.argv[1], str(place)).write_bytes(pickle.dumps(found))
+    by_script = {name: run(name, place) for name in SCRIPTS}
+    by_script["refused"] = refused(place)
+    pathlib.Path(sys.argv[1], str(place)).write_bytes(pickle.dumps(by_script))

@@ -28,7 +28,7 @@ ON_CUDA = {"worth": CUDA_WORTH, "tensor_cores": True, "weight_gradients": "price
 
 def cut(net, world, fetch=(), *, sync=False, bucket_bytes=0, **lowering_options):
     assembled = assemble(net.main, list(fetch))
-    states = [name for name, one in net.main.persistables.items() if one.kind == "state"]
+    states = [name for name, info in net.main.persistables.items() if info.kind == "state"]
     scales = loss_scales(assembled, states)
     feed = networks.share(next(networks.batches(net, 1)), 0, world)
     shapes = {name: array.shape for name, array in feed.items()}
@@ -63,10 +63,10 @@ def train(parts, net, feeds, world):
         for part, session in zip(parts, sessions, strict=True):
             names = [output.name for output in session.get_outputs()]
             for rank in range(world):
-                given = {one.name: known[rank][one.name] for one in session.get_inputs()}
-                found = dict(zip(names, run_session(session, given), strict=True))
-                after[rank].update({name: found[output] for name, output in part.assembled.updates.items()})
-                known[rank].update({name: found[name] for name in part.gives})
+                arguments = {port.name: known[rank][port.name] for port in session.get_inputs()}
+                by_name = dict(zip(names, run_session(session, arguments), strict=True))
+                after[rank].update({name: by_name[output] for name, output in part.assembled.updates.items()})
+                known[rank].update({name: by_name[name] for name in part.gives})
             for name in part.summed:
                 total = sum(np.asarray(known[rank][name], np.float32) for rank in range(world))
                 for rank in range(world):
@@ -80,11 +80,11 @@ def stacked(state, stacks):
 
 
 def unstacked(state, stacks):
-    found = {name: array for name, array in state.items() if name not in {stack.name for stack in stacks}}
+    apart = {name: array for name, array in state.items() if name not in {stack.name for stack in stacks}}
     for stack in stacks:
         if stack.name in state:
-            found |= stack.parted(state[stack.name])
-    return found
+            apart |= stack.parted(state[stack.name])
+    return apart
 
 
 def alone(net, feeds):
@@ -228,10 +228,10 @@ def test_a_fetched_gradient_is_that_of_the_global_batch():
     [holder] = [part for part in parts if name in part.assembled.fetches]
     assert holder.assembled.fetches[name] in holder.summed
     assert any("x" in part.assembled.fetches for part in parts)
-    session, found = opened(holder), []
+    session, fetched = opened(holder), []
     for rank in range(2):
-        given = {**net.state(), **networks.share(feed, rank, 2)}
-        given = {one.name: given[one.name] for one in session.get_inputs()}
-        found += run_session(session, given, [holder.assembled.fetches[name]])
+        arguments = {**net.state(), **networks.share(feed, rank, 2)}
+        arguments = {port.name: arguments[port.name] for port in session.get_inputs()}
+        fetched += run_session(session, arguments, [holder.assembled.fetches[name]])
     [expected] = static.Executor(CPU).run(net.main, feed, [name], scope=net.scope)
-    np.testing.assert_allclose(found[0] + found[1], expected, atol=1e-6)
+    np.testing.assert_allclose(fetched[0] + fetched[1], expected, atol=1e-6)

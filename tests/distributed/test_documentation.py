@@ -20,12 +20,12 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 def run(words, folder, code=0):
-    found = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
-    found |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lab")]), "COLUMNS": "200"}
+    variables = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
+    variables |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lab")]), "COLUMNS": "200"}
     done = subprocess.run(
         words,
         cwd=folder,
-        env=found,
+        env=variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -45,7 +45,7 @@ def run(name, rank, world):
     with static.program_guard(main, startup), static.scope_guard(scope), paddle.utils.unique_name.guard():
         x, y = static.data("x", [None, 3]), static.data("y", [None, 1])
         loss = paddle.mean((static.nn.fc(paddle.tanh(static.nn.fc(x, 4)), 1) - y) ** 2)
-        made = plain = make()
+        chosen = plain = make()
         if settings is None:
             distributed.init_parallel_env()
         else:
@@ -53,12 +53,12 @@ def run(name, rank, world):
             for key, value in settings.items():
                 setattr(strategy, key, value)
             fleet.init(is_collective=True, strategy=strategy)
-            made = fleet.distributed_optimizer(made, strategy)
-        made.minimize(loss)
+            chosen = fleet.distributed_optimizer(chosen, strategy)
+        chosen.minimize(loss)
         exe = static.Executor()
         exe.run(startup)
         if settings and "amp" in settings:
-            made.amp_init(exe.place)
+            chosen.amp_init(exe.place)
         if name == "train":
             exe.train(main, [batch(step, rank, world) for step in range(STEPS)], 1, progress=False)
         for step in range(0 if name == "train" else STEPS):
@@ -121,5 +121,5 @@ def test_what_is_for_one_process_alone(make, words, monkeypatch):
 
 if __name__ == "__main__":
     place = int(distributed.init_parallel_env().rank)
-    found = {name: run(name, place, 2) for name in SCRIPTS}
-    pathlib.Path(sys.argv[1], str(place)).write_bytes(pickle.dumps(found))
+    by_script = {name: run(name, place, 2) for name in SCRIPTS}
+    pathlib.Path(sys.argv[1], str(place)).write_bytes(pickle.dumps(by_script))

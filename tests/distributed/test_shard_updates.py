@@ -14,7 +14,7 @@ from tests.distributed.test_cut_step import CPU, cut
 @pytest.fixture(scope="module", params=[None, dataclasses.replace(CUDA_WORTH, merges=False)], ids=["alone", "grouped"])
 def parts(request):
     net = networks.equal_layers("adamw", "O2").start(static.Executor(CPU))
-    parameters = [name for name, one in net.main.persistables.items() if one.kind == "parameter"]
+    parameters = [name for name, info in net.main.persistables.items() if info.kind == "parameter"]
     return cut(net, 2, worth=request.param), parameters, net
 
 
@@ -46,15 +46,15 @@ def test_a_rank_computes_its_own_updates_and_the_check_of_all(parts):
     cut_parts, parameters, net = parts
     last = cut_parts[-1].assembled
     shares = share_updates(cut_parts, parameters, 2)
-    nodes, kept = len(last.model.graph), set()
+    nodes, updated = len(last.model.graph), set()
     for rank in range(2):
         others = {share.name for share in shares if share.owner != rank}
-        own = restricted(last, others)
-        assert not others & set(own.updates)
-        assert not {share.name for share in shares if not share.spread} & others & set(own.state)
-        assert len(own.model.graph) < nodes
-        assert net.optimizer.get_loss_scaling().name in own.updates
-        assert set(cut_parts[-1].takes) <= {value.name for value in own.model.graph.inputs}  # found_inf needs all
-        kept |= set(own.updates)
-    assert kept == set(last.updates)
+        part = restricted(last, others)
+        assert not others & set(part.updates)
+        assert not {share.name for share in shares if not share.spread} & others & set(part.state)
+        assert len(part.model.graph) < nodes
+        assert net.optimizer.get_loss_scaling().name in part.updates
+        assert set(cut_parts[-1].takes) <= {value.name for value in part.model.graph.inputs}  # found_inf needs all
+        updated |= set(part.updates)
+    assert updated == set(last.updates)
     assert restricted(last, set(last.updates)) is None

@@ -60,9 +60,9 @@ def tolerance(name):
 @pytest.mark.parametrize("name", [name for name in worker.RUNS if name != "apart"])
 def test_two_halves_follow_the_whole(ranks, folder, name):
     net, losses = alone(name)
-    own = [rank[name]["losses"] for rank in ranks]
-    np.testing.assert_allclose(np.mean(own, axis=0), losses, atol=tolerance(name))
-    assert own[0] != own[1]
+    of_ranks = [rank[name]["losses"] for rank in ranks]
+    np.testing.assert_allclose(np.mean(of_ranks, axis=0), losses, atol=tolerance(name))
+    assert of_ranks[0] != of_ranks[1]
     saved = static.load_program_state(folder / f"{name}.safetensors")
     compare(saved, net.state(), tolerance(name))
     if "sharded" not in name:
@@ -104,7 +104,11 @@ def test_the_log_has_ranks_and_batch_sizes(ranks):
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all(ranks):
     first, second = (rank["overflow"] for rank in ranks)
-    assert [found for found, _, _ in first] == [found for found, _, _ in second] == [False, True, False]
+    assert (
+        [overflowed for overflowed, _, _ in first]
+        == [overflowed for overflowed, _, _ in second]
+        == [False, True, False]
+    )
     scales = [scale for _, scale, _ in first]
     assert scales == [scale for _, scale, _ in second]
     assert scales[1] == scales[0] / 2
@@ -150,15 +154,15 @@ def test_one_process_reads_a_checkpoint_of_several(ranks, folder):
 
 def test_errors_are_the_same_on_every_rank(ranks):
     for rank in ranks:
-        found = rank["errors"]
-        assert found["unequal"][0] == "DistributedError"
-        assert "the program of rank 1 is not that of rank 0" in found["unequal"][1]
-        assert found["missing file"][0] == "InputError"
-        assert "nothing.safetensors" in found["missing file"][1]
-        assert found["not finite"][0] == "OptionError"
-        assert found["place"][0] == "OptionError"
-        assert found["batches"][0] == "DistributedError"
-        assert "rank 0 'x': 3, 'label': 3; rank 1 'x': 2, 'label': 2" in found["batches"][1]
-        assert found["kept"]
-        assert found["goes on"]
-        assert found["mean"] == 0.5
+        messages = rank["errors"]
+        assert messages["unequal"][0] == "DistributedError"
+        assert "the program of rank 1 is not that of rank 0" in messages["unequal"][1]
+        assert messages["missing file"][0] == "InputError"
+        assert "nothing.safetensors" in messages["missing file"][1]
+        assert messages["not finite"][0] == "OptionError"
+        assert messages["place"][0] == "OptionError"
+        assert messages["batches"][0] == "DistributedError"
+        assert "rank 0 'x': 3, 'label': 3; rank 1 'x': 2, 'label': 2" in messages["batches"][1]
+        assert messages["kept"]
+        assert messages["goes on"]
+        assert messages["mean"] == 0.5

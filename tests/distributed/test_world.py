@@ -23,28 +23,28 @@ def worlds(request):
     seconds = getattr(request, "param", 10.0)
     limit = dt.timedelta(seconds=20)
     store = distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=limit, wait_for_workers=False)
-    made = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), seconds, "gloo"))
-    yield made
-    for world in reversed(made):
+    pair = together(lambda rank: World(rank, 2, CPUPlace(), store.clone(), seconds, "gloo"))
+    yield pair
+    for world in reversed(pair):
         world.close()
 
 
 def together(act):
     """Let both ranks do something at the same time; return the results or raise the first error."""
-    found = [None, None]
+    results = [None, None]
 
     def run(rank):
         try:
-            found[rank] = act(rank)
+            results[rank] = act(rank)
         except DistributedError as error:
-            found[rank] = error
+            results[rank] = error
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return results
 
 
 def test_texts_are_gathered_and_handed_out(worlds):

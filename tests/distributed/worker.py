@@ -55,8 +55,8 @@ def start(build, network, options, seed=None):
 
 def step(net, exe, feed, fetch=None):
     part = networks.share(feed, distributed.get_rank(), distributed.get_world_size())
-    found = exe.run(net.main, part, fetch or [net.loss], scope=net.scope)
-    return found if fetch else float(np.asarray(found[0], np.float32).mean())
+    fetched = exe.run(net.main, part, fetch or [net.loss], scope=net.scope)
+    return fetched if fetch else float(np.asarray(fetched[0], np.float32).mean())
 
 
 SCENARIOS = dict.fromkeys(RUNS, train)
@@ -71,11 +71,11 @@ def scenario(function):
 def overflow(name, folder):
     """The second step's batch is infinite on rank 1 alone."""
     net, exe = start(networks.perceptron, {"level": "O2", **SCALED, "decr_every_n_nan_or_inf": 1}, {})
-    found, scale, states = net.optimizer.found_inf.name, net.optimizer.get_loss_scaling().name, []
+    flag, scale, states = net.optimizer.found_inf.name, net.optimizer.get_loss_scaling().name, []
     for index, feed in enumerate(networks.batches(net, 3)):
         if index == 1:
             feed["x"][-1] = np.inf
-        values = step(net, exe, feed, [found, scale])
+        values = step(net, exe, feed, [flag, scale])
         states.append((bool(values[0].any()), float(values[1].item()), net.state()))
     return states
 
@@ -126,29 +126,29 @@ def resumed(name, folder):
 @scenario
 def errors(name, folder):
     """What is refused, on every rank alike."""
-    found = {}
+    messages = {}
     net, exe = start(networks.perceptron, {"optimizer": ["sgd", "adamw"][distributed.get_rank()]}, {})
-    found["unequal"] = raised(lambda: step(net, exe, next(networks.batches(net, 1))))
+    messages["unequal"] = raised(lambda: step(net, exe, next(networks.batches(net, 1))))
     net, exe = start(networks.perceptron, {}, {})
-    found["missing file"] = raised(lambda: exe.load(net.main, folder / "nothing", net.scope))
-    found["not finite"] = raised(
+    messages["missing file"] = raised(lambda: exe.load(net.main, folder / "nothing", net.scope))
+    messages["not finite"] = raised(
         lambda: exe.run(
             net.main, networks.share(next(networks.batches(net, 1)), 0, 2), [], net.scope, not_finite="stop"
         )
     )
-    found["place"] = raised(lambda: distributed.DataParallelExecutor(place="elsewhere"))
+    messages["place"] = raised(lambda: distributed.DataParallelExecutor(place="elsewhere"))
     net, exe = start(networks.perceptron, {}, {})
     feed = next(networks.batches(net, 1))
-    own = networks.share(feed, distributed.get_rank(), 2)
+    part = networks.share(feed, distributed.get_rank(), 2)
     step(net, exe, feed)
     before = net.state()
-    short = {key: array[: 3 - distributed.get_rank()] for key, array in own.items()}
-    found["batches"] = raised(lambda: exe.run(net.main, short, [net.loss], scope=net.scope))
-    found["kept"] = all(array.tobytes() == before[key].tobytes() for key, array in net.state().items())
+    short = {key: array[: 3 - distributed.get_rank()] for key, array in part.items()}
+    messages["batches"] = raised(lambda: exe.run(net.main, short, [net.loss], scope=net.scope))
+    messages["kept"] = all(array.tobytes() == before[key].tobytes() for key, array in net.state().items())
     step(net, exe, feed)  # the ranks are still together
-    found["goes on"] = not all(array.tobytes() == before[key].tobytes() for key, array in net.state().items())
-    found["mean"] = distributed.mean(float(distributed.get_rank()))
-    return found
+    messages["goes on"] = not all(array.tobytes() == before[key].tobytes() for key, array in net.state().items())
+    messages["mean"] = distributed.mean(float(distributed.get_rank()))
+    return messages
 
 
 def raised(act):

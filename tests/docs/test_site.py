@@ -10,10 +10,10 @@ pytestmark = pytest.mark.slow  # as the tests in a browser, which share the site
 
 def test_no_page_loads_anything_from_elsewhere(site):
     loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\s\">]*)")
-    found = {
+    foreign = {
         (path.name, address) for path in site.rglob("*.html") for address in loads.findall(path.read_text("utf-8"))
     }
-    assert found == set()
+    assert foreign == set()
     for path in site.rglob("*.css"):
         assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']*", path.read_text("utf-8")) == [], path.name
 

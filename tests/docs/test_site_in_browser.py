@@ -78,14 +78,14 @@ def test_pages_fit_the_screen(opened, width, scheme, tmp_path):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(opened, axe, width, scheme):
-    found = {}
+    faults = {}
     for name in PAGES:
         tab = opened(name, WIDTHS[width], color_scheme=scheme, bypass_csp=True)
         tab.evaluate(axe)
         rules = tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
         serious = [rule for rule in rules if rule["impact"] in {"serious", "critical"}]
-        found |= {f"{name}: {rule['id']}": [node["html"][:160] for node in rule["nodes"][:3]] for rule in serious}
-    assert found == {}
+        faults |= {f"{name}: {rule['id']}": [node["html"][:160] for node in rule["nodes"][:3]] for rule in serious}
+    assert faults == {}
 
 
 @pytest.mark.parametrize("width", WIDTHS)

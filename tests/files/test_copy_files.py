@@ -107,10 +107,10 @@ def test_identical_external_data_is_left_alone_and_not_counted(tmp_path):
     source = make(tmp_path / "in", LAYOUTS["nested"])
     out = tmp_path / "out"
     shutil.copytree(source.parent / "weights", out / "weights")
-    kept = (out / "weights/b.bin").stat()
+    before = (out / "weights/b.bin").stat()
     assert copy_model(source, out / "m.onnx") == source.stat().st_size
     assert tree(out) == tree(source.parent)
-    assert (out / "weights/b.bin").stat().st_ino == kept.st_ino
+    assert (out / "weights/b.bin").stat().st_ino == before.st_ino
 
 
 # ---- what is refused, and leaves everything as it was ----

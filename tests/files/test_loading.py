@@ -46,11 +46,11 @@ def test_programs_and_models_of_onnx_ir_are_not_copied():
 
 
 def test_a_message_is_not_changed():
-    given = out_of_order(model())
-    given.graph.name = "g"
-    before = given.SerializeToString(deterministic=True)
-    load(given).model.graph.name = "another"
-    assert given.SerializeToString(deterministic=True) == before
+    source = out_of_order(model())
+    source.graph.name = "g"
+    before = source.SerializeToString(deterministic=True)
+    load(source).model.graph.name = "another"
+    assert source.SerializeToString(deterministic=True) == before
 
 
 @pytest.mark.parametrize("odd", [None, 3, b"bytes", ["m.onnx"], types.SimpleNamespace(model="m.onnx"), Program])
@@ -107,8 +107,8 @@ def test_a_file_that_the_system_does_not_give_is_refused_with_its_reason(tmp_pat
 
 
 def test_external_weights_stay_on_the_disk(tmp_path):
-    given = model(large=array(64, 64))
-    onnx.save(given, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    source = model(large=array(64, 64))
+    onnx.save(source, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     tensor = load(tmp_path / "m.onnx").model.graph.initializers["large"].const_value
     assert isinstance(tensor, ir.ExternalTensor)
     np.testing.assert_array_equal(tensor.numpy(), array(64, 64))
@@ -207,11 +207,11 @@ def test_a_circle_is_refused_and_a_node_of_it_is_named(through_a_body):
 
 
 def test_nodes_before_a_circle_are_not_blamed_for_it():
-    given = circle(model())
+    source = circle(model())
     for name, read in (("before", "x"), ("between", "before")):
-        given.graph.node.insert(0, helper.make_node("Neg", [read], [name], name))
+        source.graph.node.insert(0, helper.make_node("Neg", [read], [name], name))
     with pytest.raises(ModelError, match=r"(Relu 'the one'|MatMul 'h') reads its own result"):
-        load(given)
+        load(source)
 
 
 def test_a_value_that_nothing_computes_is_refused_in_a_model_of_onnx_ir_too():
@@ -230,12 +230,12 @@ def test_a_value_that_nothing_computes_is_refused_in_a_model_of_onnx_ir_too():
 
 def sparse(values, indices, shape, *, rank=None, data_type=TensorProto.FLOAT):
     """A model that adds a sparse initializer to x."""
-    given = parse(GRAPH.replace("Add (r, x)", "Add (r, s)"), w=array(4, 4))
-    found = given.graph.sparse_initializer.add(dims=shape)
-    found.values.CopyFrom(helper.make_tensor("s", data_type, [len(values)], values))
+    proto = parse(GRAPH.replace("Add (r, x)", "Add (r, s)"), w=array(4, 4))
+    listed = proto.graph.sparse_initializer.add(dims=shape)
+    listed.values.CopyFrom(helper.make_tensor("s", data_type, [len(values)], values))
     dims = [len(indices)] if rank is None else [len(indices) // rank, rank]
-    found.indices.CopyFrom(helper.make_tensor("i", TensorProto.INT64, dims, indices))
-    return given
+    listed.indices.CopyFrom(helper.make_tensor("i", TensorProto.INT64, dims, indices))
+    return proto
 
 
 DENSE = np.array([[0, 5, 0, 0], [0, 0, 6, 7]], np.float32)
@@ -259,13 +259,13 @@ WRONG = {
 
 @pytest.mark.parametrize("kind", HELD)
 def test_a_sparse_initializer_is_written_out(kind, tmp_path):
-    given, dense = HELD[kind]
-    program = load(given)
+    source, dense = HELD[kind]
+    program = load(source)
     np.testing.assert_array_equal(program.model.graph.initializers["s"].const_value.numpy(), dense)
     save(program, tmp_path / "m.onnx")
     written = onnx.load(tmp_path / "m.onnx")
     assert not written.graph.sparse_initializer
-    assert len(given.graph.sparse_initializer) == 1, "the message that was given is as it was"
+    assert len(source.graph.sparse_initializer) == 1, "the message that was given is as it was"
     x = array(2, 4)
     expected = np.maximum(x @ array(4, 4), 0) + dense  # processors sum in other orders
     np.testing.assert_allclose(run(written, {"x": x})["y"], expected, rtol=1e-6)
@@ -273,9 +273,9 @@ def test_a_sparse_initializer_is_written_out(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_sparse_initializer_is_refused_by_its_name(kind):
-    given, words = WRONG[kind]
+    source, words = WRONG[kind]
     with pytest.raises(ModelError) as caught:
-        load(given)
+        load(source)
     assert f"sparse initializer 's' {words}" in str(caught.value) or words in str(caught.value)
     assert "'s'" in str(caught.value)
 

@@ -48,8 +48,8 @@ PLACES = {
 def test_a_file_of_the_source_is_told_by_whatever_name(tmp_path, name, loaded):
     place, expected = PLACES[name]
     model = make(tmp_path, "w.bin")
-    found = occupied(place(tmp_path), [load(model) if loaded else model])
-    assert found == (None if expected is None else (tmp_path / expected).resolve())
+    path = occupied(place(tmp_path), [load(model) if loaded else model])
+    assert path == (None if expected is None else (tmp_path / expected).resolve())
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["program", "path"])

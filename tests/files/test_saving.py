@@ -38,14 +38,14 @@ def test_every_byte_counts_for_the_name(tmp_path, monkeypatch):
     monkeypatch.setattr(data_files, "_PART", 64)
     monkeypatch.setattr(data_files, "_CHUNK", 16)
     content = bytearray(range(200))
-    found = set()
+    digests = set()
     for place in (None, *range(200)):
         changed = bytearray(content)
         if place is not None:
             changed[place] ^= 1
         (tmp_path / "data").write_bytes(changed)
-        found.add(data_files.data_name("m", tmp_path / "data", threads=2))
-    assert len(found) == 201
+        digests.add(data_files.data_name("m", tmp_path / "data", threads=2))
+    assert len(digests) == 201
 
 
 @pytest.mark.parametrize("name", ["lock", "note", "new", "data", "m.data", ".hidden", "ü.onnx"])
@@ -280,17 +280,17 @@ def flushed(monkeypatch, write):
 
 @pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="reads /proc")
 def test_files_are_flushed_before_they_are_moved_and_weights_come_first(tmp_path, monkeypatch):
-    found = flushed(monkeypatch, lambda: save(proto(), tmp_path / "m.onnx", external=True))
-    moves = [step for step in found if step.startswith("move")]
+    order = flushed(monkeypatch, lambda: save(proto(), tmp_path / "m.onnx", external=True))
+    moves = [step for step in order if step.startswith("move")]
     assert moves == ["move .data", "move .onnx"]
-    assert set(found[: found.index("move .data")]) >= {"flush .data", "flush .onnx"}
-    assert found[found.index("move .data") + 1 :] == ["flush folder", "move .onnx", "flush folder"]
+    assert set(order[: order.index("move .data")]) >= {"flush .data", "flush .onnx"}
+    assert order[order.index("move .data") + 1 :] == ["flush folder", "move .onnx", "flush folder"]
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="reads /proc")
 def test_a_file_that_need_not_last_is_not_flushed(tmp_path, monkeypatch):
-    found = flushed(monkeypatch, lambda: save(proto(), tmp_path / "m.onnx", external=True, durable=False))
-    assert not {"flush .data", "flush .onnx"} & set(found)
+    order = flushed(monkeypatch, lambda: save(proto(), tmp_path / "m.onnx", external=True, durable=False))
+    assert not {"flush .data", "flush .onnx"} & set(order)
 
 
 # ---- places ----

@@ -302,11 +302,11 @@ def test_what_onnx_runtime_loads_is_converted(edit, tmp_path):
     data = _edited(edit)
     assert _loads_in_onnx_runtime(data)
     (tmp_path / "model.onnx").write_bytes(data)
-    given = onnx.ModelProto.FromString(data)
-    for source in (tmp_path / "model.onnx", given):
+    proto = onnx.ModelProto.FromString(data)
+    for source in (tmp_path / "model.onnx", proto):
         program = load(source)
         assert _loads_in_onnx_runtime(to_proto(program.model).SerializeToString())
-    assert given.SerializeToString() == onnx.ModelProto.FromString(data).SerializeToString()  # as it was
+    assert proto.SerializeToString() == onnx.ModelProto.FromString(data).SerializeToString()  # as it was
 
 
 def test_sparse_initializers_are_written_out():
@@ -383,8 +383,8 @@ def test_nodes_without_outputs_are_left_out(op_type, inputs):
     model.graph.node.append(helper.make_node("Print", ["y"], [], domain="own"))
     model.opset_import.append(helper.make_opsetid("own", 1))
     before = model.SerializeToString()
-    kept = [node.op_type for node in load(model).model.graph if node.op_type != "Constant"]
-    assert kept == ["MatMul", "Add", "Softmax", "Relu", "Print"]
+    operators = [node.op_type for node in load(model).model.graph if node.op_type != "Constant"]
+    assert operators == ["MatMul", "Add", "Softmax", "Relu", "Print"]
     assert model.SerializeToString() == before
 
 

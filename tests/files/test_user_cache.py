@@ -94,10 +94,10 @@ def test_what_another_user_owns_is_not_used_and_told_once(what, default, tmp_pat
     real = pathlib.Path.stat
 
     def stat(path, **options):
-        found = real(path, **options)
+        status = real(path, **options)
         if path != foreign:
-            return found
-        return os.stat_result([*found[:4], 4711, *found[5:10]])
+            return status
+        return os.stat_result([*status[:4], 4711, *status[5:10]])
 
     monkeypatch.setattr(pathlib.Path, "stat", stat)
     before = {path: path.read_bytes() for path in cache.rglob("*.evidence")}

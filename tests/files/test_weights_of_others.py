@@ -252,9 +252,9 @@ def test_what_a_user_has_under_our_names_stays_and_stops_nothing(tmp_path, case,
     TAKEN[case](tmp_path)
     before = kinds(tmp_path)
     save(proto(2), tmp_path / "result.onnx", external=external)
-    found = kinds(tmp_path)
-    assert before.items() <= found.items()
-    assert len(found) == len(before) + 1 + external
+    left = kinds(tmp_path)
+    assert before.items() <= left.items()
+    assert len(left) == len(before) + 1 + external
     np.testing.assert_array_equal(held(tmp_path / "result.onnx"), weights(2))
 
 

@@ -89,8 +89,8 @@ GRAPHS = {
 @pytest.mark.parametrize("name", GRAPHS)
 def test_shapes_are_inferred(name):
     graph, weights, expected = GRAPHS[name]
-    found = filled(graph, **weights)
-    assert {value: found[value] for value in expected} == expected
+    inferred = filled(graph, **weights)
+    assert {value: inferred[value] for value in expected} == expected
 
 
 KNOWN = [
@@ -106,11 +106,11 @@ def test_known_shapes_stay(declared, expected):
 
 
 def test_open_sizes_are_filled_in_and_outputs_get_no_made_up_names():
-    found = filled("(float[b,4] x, int64[1] n) => (y, z) <float[?,?] a> { a = Relu(x) y = Neg(a) z = Expand(x, n) }")
-    assert (found["a"], found["y"], found["z"]) == (["b", 4], ["b", 4], ["b", 4])
-    found = filled("(float[b,4] x, bool[b] c) => (y) { a = Compress<axis=0>(x, c) y = Relu(a) }")
-    assert found["y"] == [None, 4]
-    assert isinstance(found["a"][0], str)
+    inferred = filled("(float[b,4] x, int64[1] n) => (y, z) <float[?,?] a> { a = Relu(x) y = Neg(a) z = Expand(x, n) }")
+    assert (inferred["a"], inferred["y"], inferred["z"]) == (["b", 4], ["b", 4], ["b", 4])
+    inferred = filled("(float[b,4] x, bool[b] c) => (y) { a = Compress<axis=0>(x, c) y = Relu(a) }")
+    assert inferred["y"] == [None, 4]
+    assert isinstance(inferred["a"][0], str)
 
 
 def test_a_negative_size_is_an_open_one():
@@ -141,6 +141,6 @@ def test_shapes_let_the_runtime_fuse(tmp_path):
         all=np.array([16], np.int64),
     )
     amp.transpile(model, tmp_path / "low.onnx", level="O2", verify=False, fuse="none")
-    found = shapes(onnx.load(tmp_path / "low.onnx"))
-    names = [value for value, shape in found.items() if shape == ["b", "s", 16]]
+    by_name = shapes(onnx.load(tmp_path / "low.onnx"))
+    names = [value for value, shape in by_name.items() if shape == ["b", "s", 16]]
     assert {"m", "a"} <= set(names)

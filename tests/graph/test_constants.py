@@ -34,16 +34,16 @@ RANGES = {
 @pytest.mark.parametrize("name", RANGES)
 def test_the_range_of_a_constant(name):
     values, largest, overflows, loses, infinity = RANGES[name]
-    found = constant_range(ir.tensor(np.array(values, F)), FLOAT16)
-    assert found.largest == pytest.approx(largest, rel=1e-6)
-    assert (found.overflows, found.loss > 0.01, found.stands_for_infinity) == (overflows, loses, infinity)
+    limits = constant_range(ir.tensor(np.array(values, F)), FLOAT16)
+    assert limits.largest == pytest.approx(largest, rel=1e-6)
+    assert (limits.overflows, limits.loss > 0.01, limits.stands_for_infinity) == (overflows, loses, infinity)
 
 
 def test_a_constant_of_many_blocks_is_measured_to_its_end():
     values = np.zeros((1 << 20) + 3, F)
     values[-1] = 1e5
-    found = constant_range(ir.tensor(values), FLOAT16)
-    assert (found.largest, found.overflows) == (1e5, True)
+    limits = constant_range(ir.tensor(values), FLOAT16)
+    assert (limits.largest, limits.overflows) == (1e5, True)
 
 
 @pytest.mark.parametrize("low", [FLOAT16, BFLOAT16], ids=str)
@@ -67,15 +67,15 @@ CONVERTED = {
 @pytest.mark.parametrize("name", CONVERTED)
 def test_conversion_at_the_ends_of_the_range(name):
     values, expected = CONVERTED[name]
-    found = convert_array(np.array(values, F), FLOAT16)
-    np.testing.assert_array_equal(found, np.array(expected, np.float16))
+    rounded = convert_array(np.array(values, F), FLOAT16)
+    np.testing.assert_array_equal(rounded, np.array(expected, np.float16))
 
 
 def test_bfloat16_has_float32_s_range():
     values = np.array([1e30, -3e38, 1e-30, 3.4028235e38], F)
-    found = convert_array(values, BFLOAT16)
-    np.testing.assert_array_equal(found[:3], values[:3].astype(ml_dtypes.bfloat16))
-    assert found[3] == ml_dtypes.finfo(ml_dtypes.bfloat16).max
+    rounded = convert_array(values, BFLOAT16)
+    np.testing.assert_array_equal(rounded[:3], values[:3].astype(ml_dtypes.bfloat16))
+    assert rounded[3] == ml_dtypes.finfo(ml_dtypes.bfloat16).max
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0, 4), (200, 200)])
@@ -122,5 +122,5 @@ def test_reading_an_external_weight_lets_its_memory_map_go(tmp_path):
     tensor = ir.ExternalTensor(
         "w.bin", 0, values.nbytes, ir.DataType.FLOAT, shape=ir.Shape([100, 100]), name="w", base_dir=tmp_path
     )
-    assert read(tensor, lambda found: (float(found.sum()), found.flags.writeable)) == (float(values.sum()), False)
+    assert read(tensor, lambda whole: (float(whole.sum()), whole.flags.writeable)) == (float(values.sum()), False)
     assert tensor.raw is None

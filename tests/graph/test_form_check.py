@@ -27,9 +27,9 @@ def body(model):
 
 def refer(model):
     attribute = only(model).attribute[0]
-    kept = (attribute.name, attribute.type)
+    before = (attribute.name, attribute.type)
     attribute.Clear()
-    attribute.name, attribute.type = kept
+    attribute.name, attribute.type = before
     attribute.ref_attr_name = "slope"
 
 

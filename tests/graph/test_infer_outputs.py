@@ -19,9 +19,9 @@ def value(name, *sizes, dtype=ir.DataType.FLOAT):
 
 
 def constant(content, dtype=ir.DataType.INT64):
-    made = value("c", *np.shape(content), dtype=dtype)
-    made.const_value = ir.tensor(np.array(content, dtype.numpy()), name="c")
-    return made
+    result = value("c", *np.shape(content), dtype=dtype)
+    result.const_value = ir.tensor(np.array(content, dtype.numpy()), name="c")
+    return result
 
 
 F16 = ir.DataType.FLOAT16
@@ -52,7 +52,7 @@ NODES = [
 
 def inferred(row, opset=20):
     op_type, inputs, attributes = row
-    constants = [one for one in inputs if one is not None and one.const_value is not None]
+    constants = [port for port in inputs if port is not None and port.const_value is not None]
     graph = ir.Graph([], [], nodes=[], initializers=constants, opset_imports={"": opset}, name="g")
     model = ir.Model(graph, ir_version=10)
     out = ir.Value(name="out")
@@ -75,27 +75,27 @@ def test_what_is_kept_is_what_onnx_says():
 
 def test_types_and_shapes_are_not_shared():
     first, second = ([], [])
-    for made in (first, second):
+    for output in (first, second):
         model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="g"), ir_version=10)
-        made.append(GraphBuilder(model).op("MatMul", [X, Y]))
+        output.append(GraphBuilder(model).op("MatMul", [X, Y]))
     first[0].dtype = F16
     first[0].shape[0] = 7
     assert (second[0].dtype, second[0].shape) == (ir.DataType.FLOAT, ir.Shape([2, 4]))
 
 
 def test_sequences_are_inferred():
-    made = []
+    results = []
     for _ in range(2):
         model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="g"), ir_version=10)
-        made.append(GraphBuilder(model).op("SequenceConstruct", [X, X]))
-    assert [str(one.type) for one in made] == ["Sequence(Tensor(FLOAT))"] * 2
+        results.append(GraphBuilder(model).op("SequenceConstruct", [X, X]))
+    assert [str(result.type) for result in results] == ["Sequence(Tensor(FLOAT))"] * 2
 
 
 def test_equal_nodes_are_inferred_once(monkeypatch):
     module._known.clear()
     count = itertools.count()
     real = module._inferred
-    monkeypatch.setattr(module, "_inferred", lambda *given: (next(count), real(*given))[1])
+    monkeypatch.setattr(module, "_inferred", lambda *arguments: (next(count), real(*arguments))[1])
     model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 20}, name="g"), ir_version=10)
     builder = GraphBuilder(model)
     for _ in range(5):

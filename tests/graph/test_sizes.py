@@ -82,11 +82,11 @@ def sizes_of(body):
 @pytest.mark.parametrize("body", SHAPES)
 def test_a_shape_by_dataflow(body):
     sizes, values = sizes_of(body)
-    found = sizes.shape(values["y"])
+    shape = sizes.shape(values["y"])
     if body.startswith("y = NonZero"):
-        assert found is None, "an operator without a rule says nothing"
+        assert shape is None, "an operator without a rule says nothing"
         return
-    assert tuple("?" if str(dim).startswith("?") else dim for dim in found) == SHAPES[body]
+    assert tuple("?" if str(dim).startswith("?") else dim for dim in shape) == SHAPES[body]
 
 
 def test_two_sizes_that_are_not_known_are_not_the_same():

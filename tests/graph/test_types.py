@@ -250,8 +250,8 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("key", SIGNATURES, ids=str)
 def test_the_signature_in_force_at_an_opset(key):
-    found = signature(*key)
-    assert (found.since_version if found else None) == SIGNATURES[key]
+    in_force = signature(*key)
+    assert (in_force.since_version if in_force else None) == SIGNATURES[key]
 
 
 def test_slots_of_a_signature():
@@ -292,8 +292,8 @@ def test_nodes_of_one_kind_are_typed_alike_and_others_apart():
     for node in model.graph:
         node.outputs[0].type = None
     propagate_types(model)
-    found = [node.outputs[0].dtype for node in model.graph]
-    assert found == [ir.DataType.FLOAT, ir.DataType.FLOAT, ir.DataType.FLOAT16]
+    dtypes = [node.outputs[0].dtype for node in model.graph]
+    assert dtypes == [ir.DataType.FLOAT, ir.DataType.FLOAT, ir.DataType.FLOAT16]
     assert model.graph[0].outputs[0].type is not model.graph[1].outputs[0].type  # each value's type can be changed
 
 

@@ -170,8 +170,8 @@ def test_a_fault_in_a_body_names_its_scope():
             }"""
         )
     )
-    found = list(faults(model))
-    assert any(fault.startswith("MatMul 'bad' in branch/then_branch: ") for fault in found)
+    problems = list(faults(model))
+    assert any(fault.startswith("MatMul 'bad' in branch/then_branch: ") for fault in problems)
 
 
 def test_an_initializer_whose_declared_type_is_not_its_own_is_a_fault():

@@ -26,15 +26,15 @@ def model():
 
 
 def test_scopes_come_outer_first_with_their_paths():
-    found = [(scope.path, scope.owner.name if scope.owner else None) for scope in scopes(model())]
-    assert found[0] == ("", None)
-    assert set(found) == {
+    paths = [(scope.path, scope.owner.name if scope.owner else None) for scope in scopes(model())]
+    assert paths[0] == ("", None)
+    assert set(paths) == {
         ("", None),
         ("outer/then_branch", "outer"),
         ("outer/else_branch", "outer"),
         ("outer/then_branch/loop/body", "loop"),
     }
-    assert found.index(("outer/then_branch", "outer")) < found.index(("outer/then_branch/loop/body", "loop"))
+    assert paths.index(("outer/then_branch", "outer")) < paths.index(("outer/then_branch/loop/body", "loop"))
 
 
 def test_every_node_of_every_scope_is_found_once():
@@ -87,11 +87,11 @@ def test_ports_of_control_flow(name):
     text, opset, expected = PORTS[name]
     graph = ir.from_proto(parse(text, opset=opset)).graph
     (node,) = graph
-    found = [
+    listed = [
         (port.kind, [value.name for value in port.definitions], [use.value.name for use in port.uses])
         for port in control_ports(node)
     ]
-    assert found == expected
+    assert listed == expected
 
 
 def test_an_operator_of_unknown_meaning_has_opaque_ports():

@@ -50,16 +50,16 @@ LEVELS = {
 
 @pytest.mark.parametrize(("ours", "theirs", "expected"), LEVELS.values(), ids=LEVELS)
 def test_other_levels_count_where_theirs_is_beyond_the_limit(ours, theirs, expected):
-    one = row((0.5, 0.001), (0.9, 0.001))
+    counted = row((0.5, 0.001), (0.9, 0.001))
     for way, (levels, quiet) in (("auto", ours), ("AutoCast", theirs)):
-        one["ways"][way] |= {"levels": levels, "quiet": quiet}
-    assert is_behind(one, "auto") is expected
+        counted["ways"][way] |= {"levels": levels, "quiet": quiet}
+    assert is_behind(counted, "auto") is expected
 
 
 def test_the_share_of_a_file_that_is_refused_says_nothing():
-    one = row((0.5, 0.002), (0.9, 0.001))
-    one["ways"]["AutoCast"]["fault"] = "no kernel"
-    assert not is_behind(one, "auto")
+    counted = row((0.5, 0.002), (0.9, 0.001))
+    counted["ways"]["AutoCast"]["fault"] = "no kernel"
+    assert not is_behind(counted, "auto")
 
 
 def test_seconds_are_held_against_a_tenth():

@@ -79,9 +79,9 @@ FIGURES = [
 
 @pytest.mark.parametrize(("device", "number", "covered", "false", "caught", "refused"), FIGURES)
 def test_what_is_covered_caught_and_refused(device, number, covered, false, caught, refused):
-    found = Figures([(record(device=device), number)])
-    assert (found.covered, found.false, found.caught, len(found.refused)) == (covered, false, caught, refused)
-    assert bool(found.missed) is not covered
+    read = Figures([(record(device=device), number)])
+    assert (read.covered, read.false, read.caught, len(read.refused)) == (covered, false, caught, refused)
+    assert bool(read.missed) is not covered
 
 
 def test_what_becomes_an_estimate_counts_where_it_is_good():

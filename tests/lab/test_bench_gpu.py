@@ -44,7 +44,7 @@ def test_a_smoke_run_measures_inference_training_and_truths(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     ours, theirs = "training:raf.fp32,raf.O2.float16", "torch_training:raf.float16"
     variants = [variant for variant in VARIANTS if variant.file in ("auto.float16", "O2.float16")]
-    chosen = ["--only", "truths", ours, theirs, "inference:pointwise", "--variants", *[one.file for one in variants]]
+    chosen = ["--only", "truths", ours, theirs, "inference:pointwise", "--variants", *[file.file for file in variants]]
     outcome = run(*chosen, "--seconds", "600", out=tmp_path)
     assert {part["ended"] for part in outcome.of("part")} == {"done"}, outcome.of("part")
     assert outcome.run["smoke"]

@@ -104,11 +104,11 @@ def test_the_cuda_provider_fuses_every_form_that_level_auto_keeps(counted, tmp_p
                 "fuse": "none",
             }  # our own fusions leave it nothing
             amp.transpile(model(name), folder / f"{index}_{level}.onnx", **options)
-    found = counted.program(COUNT_ALL, str(folder))
+    counts = counted.program(COUNT_ALL, str(folder))
     for index, (name, fusion) in enumerate(FUSIONS.items()):
-        before = found[f"{index}_fp32"]
+        before = counts[f"{index}_fp32"]
         for level in ("auto", "O2"):
-            after = found[f"{index}_{level}"]
+            after = counts[f"{index}_{level}"]
             if "QuickGelu" in fusion.fused:  # rounds every step in float16, so it is kept from being fused
                 assert "QuickGelu" not in after["fused"], f"{name} at {level}"
                 continue

@@ -25,7 +25,7 @@ def kind_of(name):
 @pytest.mark.parametrize("name", fusions.FUSIONS)
 def test_every_form_is_counted_once(name):
     kind = kind_of(name)
-    assert written_out(fusions.model(name)) == {one: int(one == kind) for one in KINDS}
+    assert written_out(fusions.model(name)) == {form: int(form == kind) for form in KINDS}
 
 
 FAST = (

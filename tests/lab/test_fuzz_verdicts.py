@@ -57,7 +57,7 @@ def test_what_a_change_changes(declared, change, changing):
     sizes = {"b": 4, "n": 40}
     sample = {name: np.ones([sizes.get(d, d) for d in info.dims], info.dtype) for name, info in inputs.items()}
     changed = [change(inputs, sample, np.random.default_rng(seed)) for seed in range(20)]
-    differing = {name for found, _ in changed for name in sample if not np.array_equal(found[name], sample[name])}
+    differing = {name for altered, _ in changed for name in sample if not np.array_equal(altered[name], sample[name])}
     assert differing <= changing
     assert bool(differing) == bool(changing)
     assert all(bool(said) == bool(changing) for _, said in changed)

@@ -27,8 +27,8 @@ def test_the_table_has_every_model_and_column():
 @pytest.mark.parametrize("model", MODELS)
 def test_decisions_and_files_are_as_before(model, monkeypatch):
     monkeypatch.chdir(ROOT)  # a dump names a model by its path
-    found = summary_rows(records_of(pathlib.Path(model)))
+    summary = summary_rows(records_of(pathlib.Path(model)))
     expected = [row for row in ROWS[1:] if row[0] == model]
-    assert [row[:-1] for row in found] == [row[:-1] for row in expected]
+    assert [row[:-1] for row in summary] == [row[:-1] for row in expected]
     if f"# written with {written_with()}" == HEADER:  # other versions may write other bytes for the same model
-        assert [row[-1] for row in found] == [row[-1] for row in expected]
+        assert [row[-1] for row in summary] == [row[-1] for row in expected]

@@ -22,7 +22,7 @@ def record(ms, error, casts=2, **more):
 
 
 def named(**forms):
-    return {form: found | {"form": form} for form, found in forms.items()}
+    return {form: row | {"form": form} for form, row in forms.items()}
 
 
 FASTER = "none within the tolerance is faster"
@@ -63,10 +63,10 @@ def test_times_at_a_batch_are_compared_with_what_was_aimed_at_them():
         "O2": record(1.0, 0.0, **{**more, "ms at 32": 4.0}),
     }
     without = named(time=record(1.0, 0.0), O2=record(0.5, 0.0))
-    found = precision_page.at_batch({"m": named(**forms), "no batch": without})
-    assert list(found) == ["m"]
-    assert found["m"]["time"]["ms"] == 3.0
-    assert not list(precision_page.misses(found))
+    compared = precision_page.at_batch({"m": named(**forms), "no batch": without})
+    assert list(compared) == ["m"]
+    assert compared["m"]["time"]["ms"] == 3.0
+    assert not list(precision_page.misses(compared))
 
 
 def test_later_lines_replace_earlier_ones(tmp_path):
@@ -97,6 +97,6 @@ def test_what_a_tool_raises_is_its_record(capfd, monkeypatch):
 
     monkeypatch.setitem(peer.TOOLS, "refuses", (refuses, "onnx"))
     peer.main("refuses", "model.onnx", "data.npz", "out.onnx", "60")
-    found = json.loads(capfd.readouterr().out)
-    assert found.pop("tool").startswith("onnx ")
-    assert found == {"error": "ValueError: model.onnx with data.npz is refused"}
+    said = json.loads(capfd.readouterr().out)
+    assert said.pop("tool").startswith("onnx ")
+    assert said == {"error": "ValueError: model.onnx with data.npz is refused"}

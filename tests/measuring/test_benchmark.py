@@ -108,15 +108,15 @@ def profiled(monkeypatch, program, feeds, **options):
 
 
 def test_a_profile_has_latencies_throughput_memory_and_operators(monkeypatch):
-    found = profiled(monkeypatch, doubling_matmul(np.float32), {"x": np.ones((3, 64), np.float32)})
-    assert (found.place, found.runs, found.samples, found.peak_bytes) == ("CPU", 6, 3, 100)
-    assert 0 < found.p50_ms <= found.p90_ms <= found.p99_ms
-    assert found.throughput == 3e3 / found.mean_ms
-    (row,) = [row for row in found.operators if "MatMul" in row.operator]
+    profile = profiled(monkeypatch, doubling_matmul(np.float32), {"x": np.ones((3, 64), np.float32)})
+    assert (profile.place, profile.runs, profile.samples, profile.peak_bytes) == ("CPU", 6, 3, 100)
+    assert 0 < profile.p50_ms <= profile.p90_ms <= profile.p99_ms
+    assert profile.throughput == 3e3 / profile.mean_ms
+    (row,) = [row for row in profile.operators if "MatMul" in row.operator]
     assert (row.provider, row.nodes) == ("CPU", 1)
-    assert 0 < sum(row.share for row in found.operators) <= 1.0 + 1e-9
-    assert (found.cpu_nodes, found.copies, found.notes) == ((), (), ())
-    assert "a second" in str(found)
+    assert 0 < sum(row.share for row in profile.operators) <= 1.0 + 1e-9
+    assert (profile.cpu_nodes, profile.copies, profile.notes) == ((), (), ())
+    assert "a second" in str(profile)
 
 
 def test_a_low_program_on_the_cpu_is_not_what_a_gpu_runs(monkeypatch):
@@ -126,9 +126,9 @@ def test_a_low_program_on_the_cpu_is_not_what_a_gpu_runs(monkeypatch):
 
 def test_a_session_is_timed_as_it_is():
     session = amp.Session(doubling_matmul(np.float32), CPUPlace())
-    found = amp.profile(session, {"x": np.ones((1, 64), np.float32)}, runs=2)
-    assert (found.runs, found.peak_bytes, found.operators) == (2, None, ())
-    assert "profile the model" in str(found)
+    profile = amp.profile(session, {"x": np.ones((1, 64), np.float32)}, runs=2)
+    assert (profile.runs, profile.peak_bytes, profile.operators) == (2, None, ())
+    assert "profile the model" in str(profile)
     with pytest.raises(amp.InputError, match="runs on CPU"):
         amp.profile(session, {}, amp.CUDAPlace(0))
 

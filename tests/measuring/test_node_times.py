@@ -33,16 +33,16 @@ EVENTS = [
 
 
 def test_operators_are_summed_over_the_runs_that_count():
-    found = read_profile(EVENTS, on_device=True, runs=2)
-    rows = [(row.operator, row.provider, row.nodes, row.milliseconds, row.share) for row in found.operators]
+    times = read_profile(EVENTS, on_device=True, runs=2)
+    rows = [(row.operator, row.provider, row.nodes, row.milliseconds, row.share) for row in times.operators]
     assert rows[0] == ("MatMul", "CUDA", 2, 0.06, 0.6), "the first run, which also chooses algorithms, is left out"
     assert {row[0] for row in rows} == {"MatMul", "MemcpyToHost", "Resize", "MemcpyFromHost"}
 
 
 def test_nodes_on_the_cpu_and_copies_are_named():
-    found = read_profile(EVENTS, on_device=True, runs=2)
-    assert found.cpu_nodes == ("Resize r",)
-    assert found.copies == ("c (to the host)", "d (from the host)")
+    times = read_profile(EVENTS, on_device=True, runs=2)
+    assert times.cpu_nodes == ("Resize r",)
+    assert times.copies == ("c (to the host)", "d (from the host)")
     assert read_profile(EVENTS, on_device=False, runs=2).cpu_nodes == ()
 
 

@@ -28,14 +28,14 @@ def trained(rows=32, **decorated):
 
 def test_a_training_step_is_measured_and_counted():
     main, loss, scope = trained()
-    found = amp.profile_step(main, FEED, [loss], CPU, scope=scope, runs=4, warmup=1)
-    assert (found.place, found.runs, found.memory) == ("CPU", 4, "resident")
-    assert found.milliseconds > 0
-    assert found.alive_bytes == amp.live_bytes(main, [loss.name]) > 0
-    assert found.kept_bytes == amp.kept_bytes(main, [loss.name]) > 0
-    assert found.peak_bytes is None or found.peak_bytes >= 0
-    assert (found.emulated, found.note) == (False, "")
-    assert found.nodes >= 10
+    profile = amp.profile_step(main, FEED, [loss], CPU, scope=scope, runs=4, warmup=1)
+    assert (profile.place, profile.runs, profile.memory) == ("CPU", 4, "resident")
+    assert profile.milliseconds > 0
+    assert profile.alive_bytes == amp.live_bytes(main, [loss.name]) > 0
+    assert profile.kept_bytes == amp.kept_bytes(main, [loss.name]) > 0
+    assert profile.peak_bytes is None or profile.peak_bytes >= 0
+    assert (profile.emulated, profile.note) == (False, "")
+    assert profile.nodes >= 10
 
 
 def test_sizes_that_the_program_leaves_open_are_those_of_the_feed():
@@ -57,9 +57,9 @@ def test_the_scope_and_the_program_stay_as_they_are():
 
 
 def test_low_precision_is_counted_and_said_to_be_emulated():
-    (plain_main, plain_loss, scope), (main, loss, own) = trained(), trained(policy="torch")
+    (plain_main, plain_loss, scope), (main, loss, other_scope) = trained(), trained(policy="torch")
     plain = amp.profile_step(plain_main, FEED, [plain_loss], CPU, scope=scope)
-    with static.scope_guard(own):  # the current scope unless given
+    with static.scope_guard(other_scope):  # the current scope unless given
         low = amp.profile_step(main, FEED, [loss], CPU)
     assert low.casts > plain.casts == 1, "Adam counts steps in integers"
     assert low.emulated
@@ -74,20 +74,20 @@ GRAPH = "(float[n,16] x) => (float[n,16] y) { h = MatMul (x, w) y = Relu (h) }"
 def test_a_model_is_profiled(kind, tmp_path):
     model = parse(GRAPH, w=array(16, 16))
     amp.save(model, tmp_path / "model.onnx")
-    given = {"proto": model, "file": tmp_path / "model.onnx", "program": amp.load(model)}[kind]
-    found = amp.profile_step(given, FEED, place=CPU, runs=1, warmup=0)
-    assert (found.runs, found.nodes, found.kept_bytes) == (1, 2, 0)
-    assert found.alive_bytes == 3 * 4 * 32 * 16, "the input is alive all the time"
-    fetched = amp.profile_step(given, FEED, ["h"], CPU, runs=1, warmup=0)
+    source = {"proto": model, "file": tmp_path / "model.onnx", "program": amp.load(model)}[kind]
+    profile = amp.profile_step(source, FEED, place=CPU, runs=1, warmup=0)
+    assert (profile.runs, profile.nodes, profile.kept_bytes) == (1, 2, 0)
+    assert profile.alive_bytes == 3 * 4 * 32 * 16, "the input is alive all the time"
+    fetched = amp.profile_step(source, FEED, ["h"], CPU, runs=1, warmup=0)
     assert fetched.nodes == 1
 
 
 def test_a_size_that_depends_on_values_is_not_counted_and_named():
     model = parse("(float[n,16] x) => (int64[2,m] y) { y = NonZero (x) }")
-    found = amp.profile_step(model, FEED, place=CPU, runs=1, warmup=0)
-    assert found.alive_bytes is found.kept_bytes is None
-    assert "'y'" in found.note
-    assert "unknown" in str(found)
+    profile = amp.profile_step(model, FEED, place=CPU, runs=1, warmup=0)
+    assert profile.alive_bytes is profile.kept_bytes is None
+    assert "'y'" in profile.note
+    assert "unknown" in str(profile)
 
 
 def test_mistakes_are_named():

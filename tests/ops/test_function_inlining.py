@@ -32,8 +32,8 @@ def model_of(node, opset):
 def test_the_body_computes_what_the_operator_does(node, opset):
     before = model_of(node, opset)
     after = inlined_as_a_function_of_the_model(before)
-    own = before.graph.node[0].op_type
-    assert own not in {inner.op_type for inner in after.graph.node}
+    op_type = before.graph.node[0].op_type
+    assert op_type not in {inner.op_type for inner in after.graph.node}
     assert not after.functions
     feeds = {"x": np.float32([[-3, -0.5, 0.25], [0.75, 1, 4]]), "low": np.array(0.5, np.float32)}
     np.testing.assert_allclose(run(after, feeds)["y"], run(before, feeds)["y"], rtol=2e-6, atol=1e-6)

@@ -229,8 +229,8 @@ class Pad(OpRun):
         value: float | None = None,
         mode: str | None = None,
     ) -> tuple[np.ndarray]:
-        given, filler, axes = [*inputs, *[None] * (3 - len(inputs))]  # opsets before 11 have attributes in their place
-        amounts = np.asarray(next(p for p in (given, pads, paddings) if p is not None)).tolist()
+        filled, filler, axes = [*inputs, *[None] * (3 - len(inputs))]  # opsets before 11 have attributes in their place
+        amounts = np.asarray(next(p for p in (filled, pads, paddings) if p is not None)).tolist()
         filler = np.asarray(value or 0 if filler is None else filler).reshape(-1)[0]
         where = range(data.ndim) if axes is None else np.asarray(axes).tolist()
         both = [(0, 0)] * data.ndim
@@ -255,9 +255,9 @@ class STFT(OpRun):
             signal = signal[..., 0] if signal.shape[2] == 1 else signal[..., 0] + 1j * signal[..., 1]
         size = int(frame_length) if frame_length is not None else signal.shape[1] if window is None else len(window)
         frames = np.lib.stride_tricks.sliding_window_view(signal, size, 1)[:, :: int(step)]
-        found = np.fft.fft(frames if window is None else frames * window)
-        found = found[..., : size // 2 + 1] if onesided else found
-        return (np.stack([found.real, found.imag], -1).astype(np.float32),)
+        spectrum = np.fft.fft(frames if window is None else frames * window)
+        spectrum = spectrum[..., : size // 2 + 1] if onesided else spectrum
+        return (np.stack([spectrum.real, spectrum.imag], -1).astype(np.float32),)
 
 
 class GlobalMaxPool(OpRun):
@@ -283,14 +283,16 @@ class BatchNormalization(OpRun):
         momentum, epsilon = options.get("momentum"), options.get("epsilon")
         running: tuple[np.ndarray, ...] = ()
         if training:
-            axes, kept = (0, *range(2, x.ndim)), 0.9 if momentum is None else momentum
-            found = x.mean(axes), x.var(axes)
-            running = tuple(old * kept + new * (1 - kept) for old, new in zip((mean, variance), found, strict=True))
-            mean, variance = found
+            axes, share = (0, *range(2, x.ndim)), 0.9 if momentum is None else momentum
+            spectrum = x.mean(axes), x.var(axes)
+            running = tuple(
+                old * share + new * (1 - share) for old, new in zip((mean, variance), spectrum, strict=True)
+            )
+            mean, variance = spectrum
         by = (-1, *[1] * (x.ndim - 2))
         steps = 1e-5 if epsilon is None else epsilon
         y = (x - mean.reshape(by)) / np.sqrt(variance.reshape(by) + steps) * scale.reshape(by) + bias.reshape(by)
-        return (y.astype(x.dtype), *(found.astype(mean.dtype) for found in running))[: len(self.onnx_node.output)]
+        return (y.astype(x.dtype), *(spectrum.astype(mean.dtype) for spectrum in running))[: len(self.onnx_node.output)]
 
 
 class Scatter(OpRun):

@@ -144,8 +144,8 @@ class Interpreter:
         results = step.evaluator.run(None, {f"in{i}": value for i, value in enumerate(fed) if value is not None})
         if moves:
             return list(results)
-        found = iter(results)
-        listed = [next(found) if name else None for name in step.outputs]
+        remaining = iter(results)
+        listed = [next(remaining) if name else None for name in step.outputs]
         dtypes = _result_dtypes(step, inputs)
         return [value if dtype is None else rounded(value, dtype) for value, dtype in zip(listed, dtypes, strict=True)]
 
@@ -212,14 +212,14 @@ class Interpreter:
         going = True if len(inputs) < 2 or inputs[1] is None else bool(np.asarray(inputs[1]).item())
         carried, turn = inputs[2:], 0
         types = body.output_types[1 + len(carried) :]
-        kept: list[list[Any]] = [[] for _ in types]
+        collected: list[list[Any]] = [[] for _ in types]
         while going and (trips is None or turn < trips):
             fed = [np.asarray(turn, np.int64), np.asarray(True), *carried]
             condition, *results = self._body(body, scope, fed)
             going, turn = bool(np.asarray(condition).item()), turn + 1
             carried = results[: len(carried)]
-            _append(kept, results[len(carried) :])
-        return [*carried, *(np.stack(c) if c else _nothing(t) for c, t in zip(kept, types, strict=True))]
+            _append(collected, results[len(carried) :])
+        return [*carried, *(np.stack(c) if c else _nothing(t) for c, t in zip(collected, types, strict=True))]
 
     def _run_scan(self, step: _Step, inputs: list[Any], scope: Scope) -> list[Any]:
         body: _Graph = step.options["body"]
@@ -230,22 +230,22 @@ class Interpreter:
         outs = len(body.outputs) - len(states)
         axes, backwards = _of(step, "scan_input_axes", count), _of(step, "scan_input_directions", count)
         rows = [np.moveaxis(a, axis, 0)[:: _way(back)] for a, axis, back in zip(scanned, axes, backwards, strict=True)]
-        kept: list[list[Any]] = [[] for _ in range(outs)]
+        collected: list[list[Any]] = [[] for _ in range(outs)]
         for row in zip(*rows, strict=True):
             results = self._body(body, scope, [*states, *map(np.asarray, row)])
             states = results[: len(states)]
-            _append(kept, results[len(states) :])
+            _append(collected, results[len(states) :])
         axes, backwards = _of(step, "scan_output_axes", outs), _of(step, "scan_output_directions", outs)
-        stacked = (np.stack(c[:: _way(back)], axis) for c, axis, back in zip(kept, axes, backwards, strict=True))
+        stacked = (np.stack(c[:: _way(back)], axis) for c, axis, back in zip(collected, axes, backwards, strict=True))
         return [*states, *stacked]
 
     def _run_sequence_map(self, step: _Step, inputs: list[Any], scope: Scope) -> list[Any]:
         body: _Graph = step.options["body"]
-        kept: list[list[Any]] = [[] for _ in body.outputs]
+        collected: list[list[Any]] = [[] for _ in body.outputs]
         for index in range(len(inputs[0])):
             fed = [value[index] if isinstance(value, (list, tuple)) else value for value in inputs]
-            _append(kept, self._body(body, scope, fed))
-        return list(kept)
+            _append(collected, self._body(body, scope, fed))
+        return list(collected)
 
 
 _OWN = {
@@ -351,25 +351,25 @@ def _dense(tensor: onnx.SparseTensorProto) -> np.ndarray:
 
 def _body_of(function: onnx.FunctionProto, call: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Return a function's nodes with the attributes of one call in place of the references to them."""
-    given = {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
-    return [_filled(node, given) for node in function.node]
+    attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
+    return [_filled(node, attributes) for node in function.node]
 
 
-def _filled(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+def _filled(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
     result = onnx.NodeProto()
     result.CopyFrom(node)
     del result.attribute[:]
     for attribute in node.attribute:
         copy = onnx.AttributeProto()
         if attribute.ref_attr_name:
-            if attribute.ref_attr_name not in given:
+            if attribute.ref_attr_name not in attributes:
                 continue
-            copy.CopyFrom(given[attribute.ref_attr_name])
+            copy.CopyFrom(attributes[attribute.ref_attr_name])
             copy.name = attribute.name
         else:
             copy.CopyFrom(attribute)
             for graph in (copy.g, *copy.graphs):
-                inner = [_filled(body, given) for body in graph.node]
+                inner = [_filled(body, attributes) for body in graph.node]
                 del graph.node[:]
                 graph.node.extend(inner)
         result.attribute.append(copy)

@@ -47,13 +47,13 @@ def _used(function: Any, seen: set[int]) -> Iterator[Any]:
     seen.add(id(function))
     if isinstance(function, functools.partial):
         yield from _used(function.func, seen)
-        for given in (*function.args, *function.keywords.values()):
-            yield from _used(given, seen)
+        for source in (*function.args, *function.keywords.values()):
+            yield from _used(source, seen)
     elif isinstance(function, types.FunctionType) and function.__module__.startswith("tests."):
         yield from _names_in(function.__code__)
-        given = (*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ()))
+        source = (*(function.__defaults__ or ()), *(cell.cell_contents for cell in function.__closure__ or ()))
         helpers = (function.__globals__.get(name) for name in function.__code__.co_names)
-        for other in (*given, *(h for h in helpers if isinstance(h, types.FunctionType))):
+        for other in (*source, *(h for h in helpers if isinstance(h, types.FunctionType))):
             yield from _used(other, seen)
     elif isinstance(function, str) or callable(function):
         yield function
@@ -68,12 +68,12 @@ class Used:
 
     def add(self, function: Callable[..., Any]) -> None:
         """Note what a row's function uses."""
-        for one in _used(function, set()):
-            if not isinstance(one, str):
-                self.things.add(_itself(one))
+        for used in _used(function, set()):
+            if not isinstance(used, str):
+                self.things.add(_itself(used))
                 continue
-            self.names.add(one)
-            alike = (found(module, one) for module in (*MODULES, "Tensor"))
+            self.names.add(used)
+            alike = (found(module, used) for module in (*MODULES, "Tensor"))
             self.things |= {_itself(thing) for thing in alike if callable(thing)}
 
     def has(self, section: str, name: str) -> bool:

@@ -160,12 +160,12 @@ def test_a_scope_holds_arrays_of_numbers(value, said):
 
 @pytest.mark.parametrize("shape", [(5, 3), (12,)])
 def test_a_value_of_another_shape_in_the_scope_is_named(shape):
-    found = static.nn.fc(X(), 3)
+    layer = static.nn.fc(X(), 3)
     executor = static.Executor("cpu")
     executor.run(static.default_startup_program())
     static.global_scope()["fc_0.w_0"] = np.ones(shape, np.float32)
     with pytest.raises(InputError, match=r"'fc_0\.w_0' is of shape \[.*\] in the scope, but of \[4,3\] in the program"):
-        executor.run(feed={"x": ARRAY}, fetch_list=[found])
+        executor.run(feed={"x": ARRAY}, fetch_list=[layer])
 
 
 def test_types_that_only_checkers_know_are_left_to_the_function():

@@ -33,8 +33,8 @@ def test_the_mean_of_low_data_is_not_rounded(level, black, dtype):
     assert loss.dtype == dtype
     cast(level, *black, dtype=dtype)
     assert loss.dtype == "float32"
-    [found] = fetch([loss], x)
-    np.testing.assert_allclose(found, X.astype(x.value.dtype.numpy()).astype(np.float64).mean(), rtol=1e-6)
+    [mean] = fetch([loss], x)
+    np.testing.assert_allclose(mean, X.astype(x.value.dtype.numpy()).astype(np.float64).mean(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("level", ["O2", "OD"])
@@ -50,12 +50,12 @@ def test_what_reads_the_result_gets_its_16_bits_but_black_operators_and_casts_do
     logs, product, wide = paddle.log(scores), paddle.matmul(scores, x), scores.astype("float32")
     cast("O1")
     assert [item.dtype for item in (scores, logs, product, wide)] == ["float32", "float32", "float16", "float32"]
-    found = fetch([scores, logs, product, wide], x)
+    values = fetch([scores, logs, product, wide], x)
     exact = np.exp(X.astype(np.float16).astype(np.float32))
-    np.testing.assert_allclose(found[0], exact, rtol=1e-6)
-    np.testing.assert_array_equal(found[0], found[3])
-    np.testing.assert_allclose(found[1], X.astype(np.float16), rtol=1e-5, atol=1e-6)  # log(exp(x)), rounded nowhere
-    np.testing.assert_allclose(found[2].astype(np.float32), exact.astype(np.float16) @ X, rtol=5e-3)
+    np.testing.assert_allclose(values[0], exact, rtol=1e-6)
+    np.testing.assert_array_equal(values[0], values[3])
+    np.testing.assert_allclose(values[1], X.astype(np.float16), rtol=1e-5, atol=1e-6)  # log(exp(x)), rounded nowhere
+    np.testing.assert_allclose(values[2].astype(np.float32), exact.astype(np.float16) @ X, rtol=5e-3)
 
 
 def test_regions_keep_what_they_kept():

@@ -49,8 +49,8 @@ def masked_encoder():
 
 def masked_mean():
     x = ids()
-    kept = paddle.cast(x != PAD, "float32").unsqueeze(2)
-    pooled = (nn.Embedding(V, H)(x) * kept).sum(1) / kept.sum(1)
+    mask = paddle.cast(x != PAD, "float32").unsqueeze(2)
+    pooled = (nn.Embedding(V, H)(x) * mask).sum(1) / mask.sum(1)
     return (nn.Linear(H, 1)(pooled) ** 2).mean()
 
 
@@ -109,14 +109,14 @@ UNSAFE = {
 
 @pytest.fixture
 def compiled(monkeypatch):
-    found, real = [], steps.compile_step
+    compilations, real = [], steps.compile_step
 
     def counting(program, fetch, shapes, *rest, **named):
-        found.append(shapes)
+        compilations.append(shapes)
         return real(program, fetch, shapes, *rest, **named)
 
     monkeypatch.setattr(steps, "compile_step", counting)
-    return found
+    return compilations
 
 
 def built(make, level="O0"):
@@ -124,21 +124,21 @@ def built(make, level="O0"):
     main.random_seed = startup.random_seed = 5
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         loss = make()
-        made = plain = paddle.optimizer.Momentum(0.1)
+        chosen = plain = paddle.optimizer.Momentum(0.1)
         if level != "O0":
-            made = static.amp.decorate(plain, level=level[:2], dtype=level[3:], init_loss_scaling=64.0)
-        made.minimize(loss)
-    return main, startup, loss, made
+            chosen = static.amp.decorate(plain, level=level[:2], dtype=level[3:], init_loss_scaling=64.0)
+        chosen.minimize(loss)
+    return main, startup, loss, chosen
 
 
 def trained(program, feeds, level="O0", **options):
-    main, startup, loss, made = program
+    main, startup, loss, chosen = program
     scope = static.Scope()
     with static.scope_guard(scope):
         exe = static.Executor("cpu", **options)
         exe.run(startup)
         if level != "O0":
-            made.amp_init(exe.place)
+            chosen.amp_init(exe.place)
         losses = [exe.run(main, {k: v for k, v in feed.items() if main.has_var(k)}, [loss])[0] for feed in feeds]
     return losses, {name: scope[name] for name in main.persistables}
 
@@ -161,14 +161,14 @@ def test_padded_steps_train_like_the_feeds_as_they_are(kind, level, compiled):
 
 
 def without_dropout(make):
-    def made():
+    def build():
         loss = make()
         for node in static.default_main_program().model.graph:
             if node.op_type == "Dropout":
                 node.resize_inputs(2)
         return loss
 
-    return made
+    return build
 
 
 def test_dropout_is_no_reason_to_refuse():
@@ -180,12 +180,12 @@ def test_dropout_is_no_reason_to_refuse():
 @pytest.mark.parametrize("kind", UNSAFE)
 def test_what_padding_changes_is_refused_and_nothing_is_changed(kind, level):
     make, bucket = UNSAFE[kind]
-    main, startup, loss, made = built(make, level)
+    main, startup, loss, chosen = built(make, level)
     with static.scope_guard(static.Scope()) as _:
         exe = static.Executor("cpu", bucket=bucket)
         exe.run(startup)
         if level != "O0":
-            made.amp_init(exe.place)
+            chosen.amp_init(exe.place)
         scope = static.global_scope()
         before = {name: scope[name].copy() for name in main.persistables}
         feed = {k: v for k, v in tokens(5, 3).items() if main.has_var(k)}
@@ -199,16 +199,16 @@ def test_what_is_fetched_is_cut_back():
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         x, other = ids(), static.data("z", [None, None], "int64")
-        one, two = nn.Embedding(V, H)(x), nn.Embedding(V, H)(other)
-        scores = paddle.matmul(one, two, transpose_y=True)
+        scores_of_first, two = nn.Embedding(V, H)(x), nn.Embedding(V, H)(other)
+        scores = paddle.matmul(scores_of_first, two, transpose_y=True)
     bucket = {"x": (Bucket(-1, 0, (8,)), Bucket(0, 0, 4)), "z": (Bucket(1, 0, [8]), Bucket(0, 0, 4))}
     with static.scope_guard(static.Scope()):
         plain, padded = static.Executor("cpu"), static.Executor("cpu", bucket=bucket)
         plain.run(startup)
         for sizes in ((5, 5), (5, 7), (3, 8), (8, 8), (6, 9)):  # the first does not tell which is which
             feed = {name: random.integers(0, V, (3, size)) for name, size in zip("xz", sizes, strict=True)}
-            expected, found = (exe.run(main, feed, [scores, one])[:2] for exe in (plain, padded))
-            for a, b in zip(expected, found, strict=True):
+            expected, result = (exe.run(main, feed, [scores, scores_of_first])[:2] for exe in (plain, padded))
+            for a, b in zip(expected, result, strict=True):
                 assert a.shape == b.shape
                 np.testing.assert_allclose(a, b, rtol=1e-6)
         [left] = padded.run(main, feed, [scores], return_numpy=False)
@@ -236,8 +236,8 @@ def test_the_step_itself_says_what_is_missing():
         exe.run(startup)
         with pytest.raises(InputError, match="'y'"):
             exe.run(main, {"x": tokens(5)["x"]}, [loss])
-        [found] = exe.run(main, {"x": tokens(5)["x"]}, [main.model.graph[0].outputs[0].name], use_prune=True)
-        assert found.shape[:2] == (2, 5)
+        [value] = exe.run(main, {"x": tokens(5)["x"]}, [main.model.graph[0].outputs[0].name], use_prune=True)
+        assert value.shape[:2] == (2, 5)
 
 
 DRAWS = {
@@ -258,8 +258,8 @@ def test_random_programs_are_not_checked_and_it_is_said(kind, caplog):
     with static.scope_guard(static.Scope()):
         exe = static.Executor("cpu", bucket={"x": Bucket(1, 0, (8,))})
         exe.run(startup)
-        [found] = exe.run(main, {"x": tokens(5)["x"]}, [drawn])
-    assert found.shape == (2, 5)
+        [value] = exe.run(main, {"x": tokens(5)["x"]}, [drawn])
+    assert value.shape == (2, 5)
     assert "it is not checked" in caplog.text
 
 

@@ -45,8 +45,8 @@ def test_a_custom_white_add_in_training():
     weights = {"v": np.full(4, 3.0, np.float32)}
     net = trainer(optimizer.SGD(0.1), text, weights, amp_lists=lists, level="O1", target=[None, 1], opset=13)
     assert [text_nets.kind(net, name) for name in ("add", "mean", "log")] == ["FLOAT16", "FLOAT", "FLOAT"]
-    found = losses(net, [{"x": np.ones((2, 4), np.float32), "target": np.ones((2, 1), np.float32)}] * 3)
-    assert found[-1] < found[0]
+    losses_low = losses(net, [{"x": np.ones((2, 4), np.float32), "target": np.ones((2, 1), np.float32)}] * 3)
+    assert losses_low[-1] < losses_low[0]
 
 
 def program():

@@ -73,10 +73,12 @@ def test_check_numerics_computes_what_a_tensor_holds(values, counts, numbers, dt
     with paddle.static.program_guard(main, paddle.static.Program()):
         x = paddle.static.data("x", [None], dtype)
         stats, held = debugging.check_numerics(x, "log", "x", Mode.CHECK_NAN_INF)
-    got, found = paddle.static.Executor(paddle.CPUPlace()).run(main, {"x": np.array(values, dtype)}, [stats, held])
-    assert (got.dtype, found.dtype, got.tolist()) == (np.int64, np.float32, counts)
+    got, count_values = paddle.static.Executor(paddle.CPUPlace()).run(
+        main, {"x": np.array(values, dtype)}, [stats, held]
+    )
+    assert (got.dtype, count_values.dtype, got.tolist()) == (np.int64, np.float32, counts)
     if numbers is not None:
-        assert found.tolist() == numbers
+        assert count_values.tolist() == numbers
 
 
 def test_check_numerics_stops_a_run_before_it_changes_anything():

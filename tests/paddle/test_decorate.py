@@ -53,10 +53,10 @@ OVERLOADS = {
 def test_the_overload_is_chosen_by_its_keywords(name):
     """Which of the two signatures, and so which defaults."""
     args, kwargs, (scale, rule), level = OVERLOADS[name]
-    found = decorated(*args, **kwargs)
-    assert (found.init_loss_scaling, found.rule, found.level) == (scale, rule, level)
-    assert found.dynamic
-    assert found.dtype == "float16"
+    wrapped = decorated(*args, **kwargs)
+    assert (wrapped.init_loss_scaling, wrapped.rule, wrapped.level) == (scale, rule, level)
+    assert wrapped.dynamic
+    assert wrapped.dtype == "float16"
 
 
 GUARDS = {
@@ -140,9 +140,9 @@ def test_level_od_leaves_the_lists_out_with_a_warning(caplog):
     """Passed lists are ignored, and rebuilt."""
     lists = amp.AutoMixedPrecisionLists(custom_white_list=["Exp"])
     with caplog.at_level(logging.WARNING):
-        found = decorated(lists, level="OD")
+        wrapped = decorated(lists, level="OD")
     assert "OD" in caplog.text
-    assert "Exp" not in found.lists.white_list
+    assert "Exp" not in wrapped.lists.white_list
 
 
 BFLOAT16 = {
@@ -165,8 +165,8 @@ def test_bfloat16_is_not_scaled_dynamically(name, caplog):
     """Bfloat16 has no scale; that a scale of 65536 stays where nobody asked for one is a quirk we leave out."""
     kwargs, scale, warned = BFLOAT16[name]
     with caplog.at_level(logging.WARNING):
-        found = decorated(**kwargs)
-    assert (found.dtype, found.dynamic, found.init_loss_scaling) == ("bfloat16", False, scale)
+        wrapped = decorated(**kwargs)
+    assert (wrapped.dtype, wrapped.dynamic, wrapped.init_loss_scaling) == ("bfloat16", False, scale)
     assert bool(caplog.records) is warned
 
 
@@ -292,10 +292,10 @@ def test_only_the_optimizers_own_parameters_are_trained():
 
 BEFORE_MINIMIZE = {
     # call: part of the error
-    "get_loss_scaling": (lambda one: one.get_loss_scaling(), "there is no loss scale yet"),
-    "update_scale": (lambda one: one.update_scale(2.0), "there is no loss scale yet"),
-    "apply_gradients": (lambda one: one.apply_gradients([]), "call backward"),
-    "amp_init": (lambda one: one.amp_init(nets.CPU), "please call the minimize method first"),
+    "get_loss_scaling": (lambda optimizer_of: optimizer_of.get_loss_scaling(), "there is no loss scale yet"),
+    "update_scale": (lambda optimizer_of: optimizer_of.update_scale(2.0), "there is no loss scale yet"),
+    "apply_gradients": (lambda optimizer_of: optimizer_of.apply_gradients([]), "call backward"),
+    "amp_init": (lambda optimizer_of: optimizer_of.amp_init(nets.CPU), "please call the minimize method first"),
 }
 
 

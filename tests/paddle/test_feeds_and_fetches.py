@@ -112,12 +112,12 @@ def test_an_array_decides_where_the_check_is_off():
     net = Net(lambda: paddle.reshape(unchecked("a", [-1, 3, 3], "int32") * unchecked("b", [-1, 3, 3], "int32"), [0, 0]))
     square = np.arange(9, dtype=np.float32).reshape(3, 3)
     for array in (square, square.astype(np.int64), square.astype(np.float64), square.astype(ml_dtypes.bfloat16)):
-        [found] = net.run({"a": array, "b": array})
-        assert found.dtype == array.dtype
-        np.testing.assert_array_equal(found, array * array)
+        [value] = net.run({"a": array, "b": array})
+        assert value.dtype == array.dtype
+        np.testing.assert_array_equal(value, array * array)
     bits = square.astype(ml_dtypes.bfloat16).view(np.uint16)
-    [found] = net.run({net.main.var("a"): bits, "b": bits})
-    np.testing.assert_array_equal(found.astype(np.float32), square * square)
+    [value] = net.run({net.main.var("a"): bits, "b": bits})
+    np.testing.assert_array_equal(value.astype(np.float32), square * square)
     with pytest.raises(InputError):  # as declared, where 18 numbers do not go into [2, 3]
         net.run({"a": np.ones((2, 3, 3), np.int32), "b": np.ones((2, 3, 3), np.int32)})
 
@@ -230,10 +230,10 @@ def test_bad_fetches(total):
 
 
 def test_the_arguments_of_paddles_run(total):
-    found = total.executor.run(
+    values = total.executor.run(
         total.main, {"a": A}, [total.result], "feed", "fetch", total.scope, True, False, True, False
     )
-    assert found == [15.0]
+    assert values == [15.0]
     assert total.executor.run(total.main, {"a": A}, [total.result], total.scope) == [15.0]  # ours of before
 
 
@@ -281,7 +281,7 @@ def test_inputs_that_are_never_combined_may_have_unequal_rows():
 
 
 def test_they_train_as_with_names_of_their_own():
-    def made(first, second):
+    def build(first, second):
         def make():
             a, b = static.data("a", [first, 3]), static.data("b", [second, 3])
             table = static.nn.create_parameter([3, 2], "float32", name="w")
@@ -295,7 +295,7 @@ def test_they_train_as_with_names_of_their_own():
         net.scope["w"] = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
         return net
 
-    open_, named = (initial(Net(made(*names), 0.1)) for names in ((None, None), ("n", "m")))
+    open_, named = (initial(Net(build(*names), 0.1)) for names in ((None, None), ("n", "m")))
     for _ in range(3):
         assert open_.run({"a": A, "b": B}) == named.run({"a": A, "b": B})
     np.testing.assert_array_equal(open_.scope["w"], named.scope["w"])
@@ -343,10 +343,10 @@ def test_initial_values_are_fetched_from_the_startup_program():
         loss = layer(static.data("x", [1, 2])).mean()
         paddle.optimizer.Adam(parameters=layer.parameters()).minimize(loss)
         moment = f"{layer.weight.name}_moment1_0"
-        found = static.Executor(paddle.CPUPlace()).run(startup, fetch_list=[layer.weight, moment, layer.bias])
-    np.testing.assert_array_equal(found[0], scope[layer.weight.name])
-    assert np.abs(found[0]).max() > 0
-    assert (found[1].shape, found[2].shape) == ((2, 3), (3,))
-    assert not found[1].any()
+        value = static.Executor(paddle.CPUPlace()).run(startup, fetch_list=[layer.weight, moment, layer.bias])
+    np.testing.assert_array_equal(value[0], scope[layer.weight.name])
+    assert np.abs(value[0]).max() > 0
+    assert (value[1].shape, value[2].shape) == ((2, 3), (3,))
+    assert not value[1].any()
     with static.scope_guard(scope), pytest.raises(InputError, match="there is no variable 'nothing'"):
         static.Executor(paddle.CPUPlace()).run(startup, fetch_list=["nothing"])

@@ -20,24 +20,24 @@ def _alone_again():
 
 
 def strategy(**settings):
-    made = fleet.DistributedStrategy()
+    chosen = fleet.DistributedStrategy()
     for name, value in settings.items():
-        setattr(made, name, value)
-    return made
+        setattr(chosen, name, value)
+    return chosen
 
 
 def test_a_strategy_wraps_an_optimizer():
-    made = strategy(
+    settings = strategy(
         amp=True,
         amp_configs={"custom_black_list": ["tanh"], "init_loss_scaling": 8.0, "use_pure_fp16": True},
         gradient_merge=True,
         gradient_merge_configs={"k_steps": 2, "avg": True},
         fuse_all_reduce_ops=True,  # Paddle's own communication
     )
-    found = fleet.distributed_optimizer(paddle.optimizer.Adam(0.1), made)
-    assert isinstance(found, GradientMergeOptimizer)
-    assert found.k_steps == 2
-    assert isinstance(found.inner_optimizer, OptimizerWithMixedPrecision)
+    wrapped = fleet.distributed_optimizer(paddle.optimizer.Adam(0.1), settings)
+    assert isinstance(wrapped, GradientMergeOptimizer)
+    assert wrapped.k_steps == 2
+    assert isinstance(wrapped.inner_optimizer, OptimizerWithMixedPrecision)
     plain = paddle.optimizer.SGD(0.1)
     assert fleet.distributed_optimizer(plain, strategy()) is plain
 

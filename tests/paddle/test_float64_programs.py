@@ -31,19 +31,19 @@ def losses(make, level, dtype, *, parameters="float32", dynamic=True, steps=4):
         finally:
             paddle.set_default_dtype(default)
         loss = paddle.cast(loss, "float64")
-        made = make()
+        chosen = make()
         if level != "O0":
-            made = static.amp.decorate(
-                made, level=level, dtype=dtype, use_dynamic_loss_scaling=dynamic, init_loss_scaling=64.0
+            chosen = static.amp.decorate(
+                chosen, level=level, dtype=dtype, use_dynamic_loss_scaling=dynamic, init_loss_scaling=64.0
             )
-        made.minimize(loss)
+        chosen.minimize(loss)
         exe = static.Executor(paddle.CPUPlace())
         exe.run(startup)
         if level == "O2":
-            made.amp_init(exe.place)
-        found = [exe.run(main, FEED, [loss])[0] for _ in range(steps)]
-    assert {value.dtype.name for value in found} == {"float64"}
-    return [float(value) for value in found]
+            chosen.amp_init(exe.place)
+        seen = [exe.run(main, FEED, [loss])[0] for _ in range(steps)]
+    assert {value.dtype.name for value in seen} == {"float64"}
+    return [float(value) for value in seen]
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

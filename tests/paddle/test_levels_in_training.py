@@ -36,9 +36,9 @@ GUARDED = "^(?!conv1$)"  # everything but the first convolution
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_pure_fp16_trains_like_fp32(name):
     """Losses of five batches within rtol 1e-2, atol 1e-5 of fp32."""
-    made = OPTIMIZERS[name]
-    expected = losses(trainer(made()), image_batches(BATCHES))
-    net = trainer(made(multi_precision=True), guard=GUARDED, use_pure_fp16=True, init_loss_scaling=128.0)
+    chosen = OPTIMIZERS[name]
+    expected = losses(trainer(chosen()), image_batches(BATCHES))
+    net = trainer(chosen(multi_precision=True), guard=GUARDED, use_pure_fp16=True, init_loss_scaling=128.0)
     assert (text_nets.kind(net, "conv1"), text_nets.kind(net, "conv2")) == ("FLOAT", "FLOAT16")
     np.testing.assert_allclose(losses(net, image_batches(BATCHES)), expected, rtol=1e-2, atol=1e-5)
 
@@ -46,26 +46,26 @@ def test_pure_fp16_trains_like_fp32(name):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_rewritten_test_program_gives_the_same(dtype):
     """The test program that amp_init rewrites gives what the fp32 one gives, within rtol 1e-2."""
-    found = {}
+    losses_of = {}
     for low in (False, True):
         main, startup = text_nets.loaded(text_nets.CONVOLUTIONS, text_nets.convolution_weights())
         test = main.clone(for_test=True)
         with static.program_guard(main, startup):
             loss = text_nets.squared_error(main, main.var("y"), static.data("target", [None, 2]))
-            made = optimizer.Momentum(0.01, multi_precision=low)
+            momentum = optimizer.Momentum(0.01, multi_precision=low)
             if low:
                 # A start of 65536 overflows here, and the first step would be skipped.
-                made = static.amp.decorate(made, level="O2", dtype=dtype, init_loss_scaling=128.0)
-            made.minimize(loss, startup)
-        net = nets.Net(main, startup, loss, made).start(**({"test_program": test} if low else {}))
+                momentum = static.amp.decorate(momentum, level="O2", dtype=dtype, init_loss_scaling=128.0)
+            momentum.minimize(loss, startup)
+        net = nets.Net(main, startup, loss, momentum).start(**({"test_program": test} if low else {}))
         losses(net, image_batches(BATCHES))
         [batch] = image_batches(1)
-        (found[low],) = net.executor.run(test, feed={"x": batch["x"]}, fetch_list=["y"], scope=net.scope)
+        (losses_of[low],) = net.executor.run(test, feed={"x": batch["x"]}, fetch_list=["y"], scope=net.scope)
         assert nets.makes(nets.nodes(test, "Gemm")[0]) == [
             {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}[dtype] if low else "FLOAT"
         ]
     limit = {"float16": 1e-2, "bfloat16": 5e-2}[dtype]
-    np.testing.assert_allclose(found[True].astype(np.float32), found[False], rtol=limit, atol=limit)
+    np.testing.assert_allclose(losses_of[True].astype(np.float32), losses_of[False], rtol=limit, atol=limit)
 
 
 def test_control_flow_integers_and_dtype_attributes():
@@ -180,15 +180,15 @@ def test_an_embedding_in_bfloat16(name):
     assert text_nets.kind(net, "gather") == looked_up
     assert set(net.optimizer.master_weights) == parameters
     feed = {"x": np.array([1, 2, 2]), "target": array(3, 4, scale=0.1)}
-    found = losses(net, [feed] * 4)
-    assert found[-1] < found[0]
+    losses_of = losses(net, [feed] * 4)
+    assert losses_of[-1] < losses_of[0]
 
 
 def test_levels_agree_in_bfloat16_where_all_is_additions():
     """O1 and O2 give identical bfloat16 losses on a model of additions, over two steps."""
     text = "(float[n,4] x) => (float y) { [a] a = Add (x, v) [b] b = Add (a, u) [m] y = ReduceMean <keepdims = 0> (b) }"
     weights = {"v": array(4, seed=1), "u": array(4, seed=2)}
-    found = {}
+    losses_of = {}
     for level in ("O1", "O2"):
         main, startup = text_nets.loaded(text, weights)
         with static.program_guard(main, startup):
@@ -197,9 +197,9 @@ def test_levels_agree_in_bfloat16_where_all_is_additions():
             wrapped.minimize(main.var("y"), startup)
         net = nets.Net(main, startup, main.var("y"), wrapped).start()
         assert {text_nets.kind(net, name) for name in "ab"} == {"BFLOAT16"}
-        found[level] = losses(net, [{"x": array(8, 4)}] * 2)
-    assert found["O1"] == found["O2"]
-    assert found["O1"][0] != found["O1"][1]
+        losses_of[level] = losses(net, [{"x": array(8, 4)}] * 2)
+    assert losses_of["O1"] == losses_of["O2"]
+    assert losses_of["O1"][0] != losses_of["O1"][1]
 
 
 REGIONS = {
@@ -231,16 +231,16 @@ def test_the_guard_counts_at_o2_alone(name):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_regions_and_lists_give_what_fp32_gives(name, dtype):
     """Guard, lists and black names, each within rtol 1e-2 (bfloat16: 3e-2) of the plain result."""
-    guard, given, low = REGIONS[name]
+    guard, moved, low = REGIONS[name]
     (expected,) = losses(trainer(optimizer.SGD(0.01)), image_batches(1))
     options = {"level": "O2", "dtype": dtype, "use_amp_guard": guard is not None}
-    net = trainer(optimizer.SGD(0.01), guard=guard, amp_lists=lists(dtype=dtype, **given), **options)
+    net = trainer(optimizer.SGD(0.01), guard=guard, amp_lists=lists(dtype=dtype, **moved), **options)
     named = ("conv1", "norm", "relu", "pool", "conv2", "relu2", "gemm")
     if (name, dtype) == ("an operator", "bfloat16"):
         low = low - {"pool"}  # the opset is not raised for a pool alone, and below 22 it has no bfloat16 kernel
     assert {node for node in named if text_nets.kind(net, node) != "FLOAT"} == low
-    (found,) = losses(net, image_batches(1))
-    assert found == pytest.approx(expected, rel={"float16": 1e-2, "bfloat16": 3e-2}[dtype])
+    (loss_low,) = losses(net, image_batches(1))
+    assert loss_low == pytest.approx(expected, rel={"float16": 1e-2, "bfloat16": 3e-2}[dtype])
 
 
 TIED = """(int64[n] x) => (float[n,10] y) {
@@ -251,12 +251,12 @@ TIED = """(int64[n] x) => (float[n,10] y) {
 def test_one_reader_that_wants_fp32_keeps_a_tied_table_in_fp32():
     """One reader that demands fp32 keeps a shared parameter fp32, and nothing conflicts."""
     black = lists(custom_black_list=["Gather"])
-    made = trainer(
+    tied = trainer(
         optimizer.AdamW(0.01), TIED, {"table": array(10, 4, scale=0.5)}, amp_lists=black, level="O2", target=[None, 10]
     )
-    assert (text_nets.kind(made, "g"), text_nets.kind(made, "m")) == ("FLOAT", "FLOAT16")
-    assert made.scope["table"].dtype == np.float32
-    assert np.isfinite(losses(made, [{"x": np.array([1, 2]), "target": array(2, 10)}])).all()
+    assert (text_nets.kind(tied, "g"), text_nets.kind(tied, "m")) == ("FLOAT", "FLOAT16")
+    assert tied.scope["table"].dtype == np.float32
+    assert np.isfinite(losses(tied, [{"x": np.array([1, 2]), "target": array(2, 10)}])).all()
 
 
 def test_a_tied_embedding_trains_at_o2():
@@ -266,5 +266,5 @@ def test_a_tied_embedding_trains_at_o2():
     assert net.scope["table"].dtype == np.float16
     assert list(net.optimizer.master_weights) == ["table"]
     feed = {"x": np.array([1, 2, 3]), "target": array(3, 10, scale=0.1)}
-    found = losses(net, [feed] * 4)
-    assert found[-1] < found[0]
+    losses_of = losses(net, [feed] * 4)
+    assert losses_of[-1] < losses_of[0]

@@ -37,9 +37,9 @@ def check(arrays, scale):
         fed = {f"g{i}": a for i, a in enumerate(arrays)}
         grads = [static.data(name, list(a.shape), a.dtype.name).value for name, a in fed.items()]
         builder = main.builder()
-        found, inverse = check_finite(builder, grads, builder.constant(np.float32(scale)))
+        is_bad, inverse = check_finite(builder, grads, builder.constant(np.float32(scale)))
         unscaled = [unscale(builder, grad, inverse) for grad in grads]
-    *results, flag = static.Executor(nets.CPU).run(main, feed=fed, fetch_list=[v.name for v in (*unscaled, found)])
+    *results, flag = static.Executor(nets.CPU).run(main, feed=fed, fetch_list=[v.name for v in (*unscaled, is_bad)])
     return results, bool(flag)
 
 
@@ -108,13 +108,13 @@ SEQUENCES = {
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_the_update_rule(name):
     """Floor 1, no ceiling but finiteness, counters that must not be interrupted."""
-    given, first, steps, expected = SEQUENCES[name]
-    rule = Rule(given, first)
-    found = []
+    scale, first, steps, expected = SEQUENCES[name]
+    rule = Rule(scale, first)
+    scales = []
     for step in steps:
         rule.step(bad=step == "x")
-        found.append(rule.state[0])
-    assert found == expected
+        scales.append(rule.state[0])
+    assert scales == expected
 
 
 def test_the_counter_starts_anew_where_the_scale_cannot_grow():
@@ -181,7 +181,7 @@ NOT_POSITIVE = [0, 0.0, -1, -0.5, 1e-46, 3.5e38, 10**39, 10**400, float("nan"), 
 
 @pytest.mark.parametrize("value", POSITIVE + NOT_POSITIVE, ids=str)
 def test_positive_numbers_are_those_that_float32_holds(value):
-    assert is_positive(value) is any(value is one for one in POSITIVE)
+    assert is_positive(value) is any(value is number for number in POSITIVE)
 
 
 COUNTS = [(1, 1), (5, 1), (2**31 - 1, 1), (np.int32(3), 1), (0, 0), (np.uint8(0), 0)]
@@ -190,7 +190,7 @@ NO_COUNTS = [(0, 1), (-1, 0), (2**31, 1), (True, 0), (1.0, 1), ("1", 1), (None, 
 
 @pytest.mark.parametrize(("value", "least"), COUNTS + NO_COUNTS, ids=str)
 def test_counts_are_those_that_int32_holds(value, least):
-    assert is_count(value, least) is any(value is one for one, low in COUNTS if low == least)
+    assert is_count(value, least) is any(value is number for number, low in COUNTS if low == least)
 
 
 # ---- in a program: the overflow is real ----
@@ -288,11 +288,11 @@ def test_the_scale_moves_with_real_overflow(name):
     """In a program whose float16 products overflow."""
     options, steps, expected = REAL[name]
     net = training(adam(), **options)
-    found = []
+    scales = []
     for step in steps:
         net.run(BAD if step == "x" else GOOD)
-        found.append(net.state()[net.scale_name].item())
-    assert found == [float(value) for value in expected]
+        scales.append(net.state()[net.scale_name].item())
+    assert scales == [float(value) for value in expected]
 
 
 def test_a_growing_scale_overflows_by_itself_and_comes_back():

@@ -88,15 +88,15 @@ def total(lib, x, labels, weights, heads, steps, losses):
     """Interpret a program with the functions of `paddle` or `torch`."""
     values = [x]
     for operator, a, b in steps:
-        one, other = values[-1 - a % len(values)], values[-1 - b % len(values)]
+        left, other = values[-1 - a % len(values)], values[-1 - b % len(values)]
         if operator.startswith("fc"):
-            values.append(lib.tanh(lib.matmul(one, weights[int(operator[2:])])))
+            values.append(lib.tanh(lib.matmul(left, weights[int(operator[2:])])))
         elif operator == "add":
-            values.append(one + other)
+            values.append(left + other)
         elif operator == "mul":
-            values.append(lib.tanh(one) * other)
+            values.append(lib.tanh(left) * other)
         else:
-            values.append((lib.tanh if operator == "tanh" else torch.sigmoid if lib is torch else F.sigmoid)(one))
+            values.append((lib.tanh if operator == "tanh" else torch.sigmoid if lib is torch else F.sigmoid)(left))
     parts = [
         _loss(lib, kind, lib.matmul(values[-1 - at % len(values)], heads[head]), labels) for kind, at, head in losses
     ]
@@ -110,14 +110,14 @@ def expected(steps, losses):
     """Losses of two steps of gradient descent by PyTorch."""
     parameters = [torch.tensor(each, requires_grad=True) for each in (*WEIGHTS, *HEADS)]
     optimizer = torch.optim.SGD(parameters, RATE)
-    found = []
+    losses_by_hand = []
     for _ in range(2):
         loss = total(torch, *map(torch.tensor, FEED.values()), parameters[:2], parameters[2:], steps, losses)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    return found
+        losses_by_hand.append(loss.item())
+    return losses_by_hand
 
 
 def build(level, dtype, steps, losses):
@@ -146,13 +146,13 @@ def as_saved(main, loss, scope):
         feed = {**load_file(path.with_suffix(".state.safetensors")), **FEED}
         fetched, updates = names["amp_transpiler.fetches"][loss.name], names["amp_transpiler.updates"]
         wanted = {each.name for each in session.inputs}
-        found = []
+        losses = []
         for _ in range(2):
-            given = {name: value for name, value in feed.items() if name in wanted}
-            value, *new = session.run(given, [fetched, *updates.values()])
+            fed = {name: value for name, value in feed.items() if name in wanted}
+            value, *new = session.run(fed, [fetched, *updates.values()])
             feed.update(zip(updates, new, strict=True))
-            found.append(float(value))
-    return found
+            losses.append(float(value))
+    return losses
 
 
 def check_drawn(steps, losses, level):
@@ -170,9 +170,9 @@ def check(steps, losses, level, wanted=None):
     if level[0] != "O0":
         optimizer.amp_init(paddle.CPUPlace(), scope)
     saved = as_saved(main, loss, scope)
-    found = [float(executor.run(main, FEED, [loss], scope=scope)[0]) for _ in range(2)]
+    losses_seen = [float(executor.run(main, FEED, [loss], scope=scope)[0]) for _ in range(2)]
     scale = TOLERANCE[level[1]]
-    np.testing.assert_allclose(found, wanted, rtol=scale, atol=scale)
+    np.testing.assert_allclose(losses_seen, wanted, rtol=scale, atol=scale)
     np.testing.assert_allclose(saved, wanted, rtol=scale, atol=scale)
 
 

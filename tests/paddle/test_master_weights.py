@@ -17,16 +17,16 @@ from tests.support import array
 def test_rewritten_masters_train_like_weights_that_were_rounded_before():
     """Four steps of AdamW; Paddle compares its three front ends, ONNX has one, so we compare two starts."""
     rounded = {k: v.astype(np.float16).astype(np.float32) for k, v in text_nets.convolution_weights().items()}
-    found = {}
+    by_name = {}
     for name, weights, rewrite in (("rewritten", None, True), ("rounded before", rounded, False), ("not", None, False)):
         net = trainer(optimizer.AdamW(0.001), weights=weights, level="O2")
         net.start(rewrite_master_weight=rewrite)
         losses(net, image_batches(4))
-        found[name] = {parameter: net.scope[master] for parameter, master in net.optimizer.master_weights.items()}
-    assert found["rewritten"]
-    for parameter, master in found["rewritten"].items():
-        np.testing.assert_array_equal(master, found["rounded before"][parameter])
-    assert any((master != found["not"][parameter]).any() for parameter, master in found["rewritten"].items())
+        by_name[name] = {parameter: net.scope[master] for parameter, master in net.optimizer.master_weights.items()}
+    assert by_name["rewritten"]
+    for parameter, master in by_name["rewritten"].items():
+        np.testing.assert_array_equal(master, by_name["rounded before"][parameter])
+    assert any((master != by_name["not"][parameter]).any() for parameter, master in by_name["rewritten"].items())
 
 
 @pytest.mark.parametrize("made", [optimizer.SGD, optimizer.Momentum, optimizer.Adam, optimizer.AdamW, optimizer.Lamb])
@@ -95,7 +95,7 @@ def test_o1_is_o2_with_master_grad():
 
     The factor makes gradients small: scaled they fit float16, unscaled they are subnormal in it, and stay float32.
     """
-    found = {}
+    by_name = {}
     for name, keywords in {
         "O1": {"level": "O1"},
         "O2, master_grad": {"level": "O2", "master_grad": True, "use_amp_guard": True},
@@ -106,9 +106,9 @@ def test_o1_is_o2_with_master_grad():
         for step in range(40):
             net.run(1.0 + step / 64, factor=3e-7)
             masters.append(net.state()[net.optimizer.master_weights.get("w", "w")])
-        found[name] = np.stack(masters)
-    np.testing.assert_array_equal(found["O1"], found["O2, master_grad"])
-    np.testing.assert_array_equal(found["O1"], found["O2"])
+        by_name[name] = np.stack(masters)
+    np.testing.assert_array_equal(by_name["O1"], by_name["O2, master_grad"])
+    np.testing.assert_array_equal(by_name["O1"], by_name["O2"])
 
 
 @pytest.mark.parametrize("master_grad", [False, True])
@@ -153,8 +153,8 @@ def test_parameters_of_normalisations_stay_fp32_at_o2(name):
     assert {state[n].dtype.name for n in ("s", "b")} == {"float32"}
     assert {state[n].dtype.name for n in ("w", "v")} == {"float16"}
     feed = {"x": array(8, 4, 6), "target": array(8, 4, 6, seed=1, scale=0.1)}
-    found = losses(net, [feed] * 4)
-    assert found[-1] < found[0]
+    trained = losses(net, [feed] * 4)
+    assert trained[-1] < trained[0]
 
 
 def test_an_excluded_layer_keeps_fp32_weights():
@@ -162,9 +162,9 @@ def test_an_excluded_layer_keeps_fp32_weights():
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         x = static.data("x", [None, 4])
-        kept, low = (create_persistable(_parameter(name), (4, 4), 0.25) for name in ("kept", "low"))
+        wide, low = (create_persistable(_parameter(name), (4, 4), 0.25) for name in ("kept", "low"))
         with amp.disable_amp():
-            inner = x @ kept
+            inner = x @ wide
         loss = text_nets.squared_error(main, inner @ low, static.data("target", [None, 4]))
         wrapped = static.amp.decorate(optimizer.AdamW(0.01), level="O2")
         wrapped.minimize(loss, startup)

@@ -17,17 +17,17 @@ LABELS = RANDOM.integers(0, 5, (3, 40, 1))
 
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_accuracy_of_all_batches(one_hot):
-    found, hits = metric.Accuracy(topk=(1, 3)), []
+    accuracy, hits = metric.Accuracy(topk=(1, 3)), []
     for scores, labels in zip(SCORES, LABELS, strict=True):
-        given = np.eye(5)[labels[:, 0]] if one_hot else labels
-        batch = found.update(found.compute(scores, given))
+        target = np.eye(5)[labels[:, 0]] if one_hot else labels
+        batch = accuracy.update(accuracy.compute(scores, target))
         order = np.argsort(-scores, axis=1) == labels
         hits.append([order[:, 0].mean(), order[:, :3].any(1).mean()])
         np.testing.assert_allclose(batch, hits[-1])
-    np.testing.assert_allclose(found.accumulate(), np.mean(hits, 0))
-    assert found.name() == ["acc_top1", "acc_top3"]
-    found.reset()
-    assert found.accumulate() == [0.0, 0.0]
+    np.testing.assert_allclose(accuracy.accumulate(), np.mean(hits, 0))
+    assert accuracy.name() == ["acc_top1", "acc_top3"]
+    accuracy.reset()
+    assert accuracy.accumulate() == [0.0, 0.0]
     single = metric.Accuracy()
     single.update(single.compute(SCORES[0], LABELS[0, :, 0]))
     assert single.accumulate() == pytest.approx(hits[0][0])

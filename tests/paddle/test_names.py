@@ -23,10 +23,10 @@ BELOW = {"`paddle.linalg`": "eigenvalues may be complex", "`paddle.static.nn`": 
 
 
 def test_of_the_names_of_static_graphs_95_in_100_are_here():
-    found = paddle_names.counts(NAMES)
-    everything = paddle_names.total(found)
+    counts = paddle_names.counts(NAMES)
+    everything = paddle_names.total(counts)
     assert everything.here >= 0.95 * everything.of_static_graphs
-    assert {c.module for c in found if c.here < 0.95 * c.of_static_graphs} == set(BELOW)
+    assert {c.module for c in counts if c.here < 0.95 * c.of_static_graphs} == set(BELOW)
 
 
 def test_of_the_names_that_scripts_use_95_in_100_are_here():
@@ -59,14 +59,14 @@ def test_functions_are_documented_and_take_a_name(section):
     module = importlib.import_module("amp_transpiler.paddle" + ("" if section == "paddle" else f".{section}"))
     undocumented, nameless = [], []
     for name in NAMES[section]:
-        found = getattr(module, name, None)
-        if not inspect.isfunction(found):
+        member = getattr(module, name, None)
+        if not inspect.isfunction(member):
             continue
-        if not inspect.getdoc(found):
+        if not inspect.getdoc(member):
             undocumented.append(name)
         if (
-            found.__module__.startswith("amp_transpiler.paddle.tensor.")
-            and "name" not in inspect.signature(found).parameters
+            member.__module__.startswith("amp_transpiler.paddle.tensor.")
+            and "name" not in inspect.signature(member).parameters
         ):
             nameless.append(name)
     assert (undocumented, nameless) == ([], [])

@@ -30,8 +30,8 @@ def test_a_program_by_the_older_names():
         fluid.optimizer.SGD(0.1).minimize(loss)
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
-        (found,) = exe.run(main, feed={"x": np.ones([2, 3], np.float32)}, fetch_list=[loss])
-        assert np.isfinite(found).all()
+        (value,) = exe.run(main, feed={"x": np.ones([2, 3], np.float32)}, fetch_list=[loss])
+        assert np.isfinite(value).all()
         assert fluid.global_scope().find_var("fc_0.b_0").get_tensor()._dtype() == "float32"
 
 
@@ -74,12 +74,12 @@ def feeder():
 
 
 def test_a_feeder_stacks_samples():
-    found = feeder()[0].feed([(np.full([3, 2], i), i) for i in range(4)])
-    assert {name: (array.dtype.name, array.shape) for name, array in found.items()} == {
+    batch = feeder()[0].feed([(np.full([3, 2], i), i) for i in range(4)])
+    assert {name: (array.dtype.name, array.shape) for name, array in batch.items()} == {
         "image": ("float32", (4, 3, 2)),
         "label": ("int64", (4, 1)),
     }
-    np.testing.assert_array_equal(found["label"][:, 0], range(4))
+    np.testing.assert_array_equal(batch["label"][:, 0], range(4))
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_readers(reader, expected):
 
 def test_a_shuffled_reader_has_the_same_samples():
     random.seed(0)
-    found = list(paddle.reader.shuffle(numbers(20), 8)())
-    assert sorted(found) == list(range(20))
-    assert sorted(found[:8]) == list(range(8))
-    assert found != sorted(found)
+    shuffled = list(paddle.reader.shuffle(numbers(20), 8)())
+    assert sorted(shuffled) == list(range(20))
+    assert sorted(shuffled[:8]) == list(range(8))
+    assert shuffled != sorted(shuffled)
 
 
 def test_a_batch_has_samples():

@@ -31,10 +31,10 @@ def _lists(section):
 def test_what_is_available_is_there_and_documented(section):
     module = importlib.import_module(f"amp_transpiler.paddle.{section}")
     for name in _lists(section)[0]:
-        found = getattr(module, name)
-        assert not isinstance(found, Refusal), name
-        assert inspect.getdoc(found), name
-        if function := getattr(found, "function", ""):
+        member = getattr(module, name)
+        assert not isinstance(member, Refusal), name
+        assert inspect.getdoc(member), name
+        if function := getattr(member, "function", ""):
             assert hasattr(functional, function), name
 
 
@@ -42,9 +42,9 @@ def test_what_is_available_is_there_and_documented(section):
 def test_what_is_not_available_is_refused_with_the_reason(section):
     module = importlib.import_module(f"amp_transpiler.paddle.{section}")
     for name, reason in _lists(section)[1]:
-        found = getattr(module, name, None)
-        if isinstance(found, Refusal):
-            assert found.reason == reason
+        member = getattr(module, name, None)
+        if isinstance(member, Refusal):
+            assert member.reason == reason
         else:
             assert reason == "dynamic mode's" or reason.startswith("needs `nn.functional."), name
 
@@ -60,7 +60,7 @@ def test_no_name_is_listed_twice(section):
 def test_classes_of_ours_are_paddles(section):
     """No name is handed out that Paddle does not have, beside modules and a few of our own."""
     module = importlib.import_module(f"amp_transpiler.paddle.{section}")
-    own = {"Initializer", "LarsMomentum", "chosen_initializer", "default_collate_fn"}
-    found = {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))}
+    ours = {"Initializer", "LarsMomentum", "chosen_initializer", "default_collate_fn"}
+    member = {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))}
     listed, missing = _lists(section)
-    assert found - own <= {*listed, *(name for name, _ in missing)}
+    assert member - ours <= {*listed, *(name for name, _ in missing)}

@@ -209,19 +209,21 @@ def test_o1_and_o2_add_alike():
 @pytest.mark.parametrize("net", ["embedding", "shared"])
 def test_embeddings_train_alike_at_both_levels(net):
     ids = np.random.default_rng(3).integers(1, 64, [1, 32])
-    found = {level: losses(build(net, level, clip=True), [ids] * 5, level) for level in ("O0", "O1", "O2")}
-    assert np.isfinite(found["O2"]).all()
-    np.testing.assert_allclose(found["O1"], found["O0"], rtol=0.02, atol=2e-3)
-    np.testing.assert_allclose(found["O2"], found["O0"], rtol=0.02, atol=2e-3)
+    losses_of = {level: losses(build(net, level, clip=True), [ids] * 5, level) for level in ("O0", "O1", "O2")}
+    assert np.isfinite(losses_of["O2"]).all()
+    np.testing.assert_allclose(losses_of["O1"], losses_of["O0"], rtol=0.02, atol=2e-3)
+    np.testing.assert_allclose(losses_of["O2"], losses_of["O0"], rtol=0.02, atol=2e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_small_network_trains_at_both_levels(dtype, clip):
     x = np.random.default_rng(4).random([4, 16], np.float32)
-    found = {level: losses(build("mlp", level, dtype, clip=clip), [x] * 5, level) for level in ("O0", "O1", "O2")}
+    losses_of = {level: losses(build("mlp", level, dtype, clip=clip), [x] * 5, level) for level in ("O0", "O1", "O2")}
     for level in ("O1", "O2"):
-        np.testing.assert_allclose(found[level], found["O0"], rtol=0.03 if dtype == "float16" else 0.1, atol=5e-3)
+        np.testing.assert_allclose(
+            losses_of[level], losses_of["O0"], rtol=0.03 if dtype == "float16" else 0.1, atol=5e-3
+        )
 
 
 def test_a_loop_is_converted_with_its_body():
@@ -238,8 +240,8 @@ def test_a_loop_is_converted_with_its_body():
     fed = {"x": np.random.default_rng(5).random([32, 16], np.float32)}
     with paddle.static.scope_guard(paddle.static.Scope()):
         exe.run(startup)
-        expected, found = (exe.run(program, feed=fed, fetch_list=[loss])[0] for program in (before, main))
-    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-3)
+        expected, low_loss = (exe.run(program, feed=fed, fetch_list=[loss])[0] for program in (before, main))
+    np.testing.assert_allclose(low_loss, expected, rtol=5e-3, atol=1e-3)
 
 
 def test_parameters_of_guarded_layers_alone_become_low():

@@ -80,20 +80,20 @@ def train(optimizer, pure):
         exe.run(startup)
         if pure:
             chosen.amp_init(place, test_program=test, use_fp16_test=True)
-        found = []
+        seen = []
         for program, reader in ((main, batches(64, 16, 123)), (test, batches(8, 4, 456))):
             runs = (exe.run(program, feed=feeder.feed(batch), fetch_list=[loss]) for batch in reader())
-            found.append([float(run[0]) for run in runs])
-        return found
+            seen.append([float(run[0]) for run in runs])
+        return seen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_resnet_in_pure_float16_follows_float32(optimizer):
     low, high = train(optimizer, True), train(optimizer, False)
-    for found, expected in zip(low, high, strict=True):
-        assert len(found) > 1
-        np.testing.assert_allclose(found, expected, rtol=0.01, atol=1e-5)
+    for low_loss, expected in zip(low, high, strict=True):
+        assert len(low_loss) > 1
+        np.testing.assert_allclose(low_loss, expected, rtol=0.01, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -127,8 +127,8 @@ def test_image_classification_with_lists_and_lamb():
             high, low, factor = exe.run(main, feed=feeder.feed(batch), fetch_list=[loss, scaled, scale])
             np.testing.assert_allclose(low, high * factor, rtol=1e-6)
         for batch in batches(8, 4, 2)():
-            found, share = exe.run(test, feed=feeder.feed(batch), fetch_list=[loss, accuracy])
-            assert np.isfinite(found)
+            low_loss, share = exe.run(test, feed=feeder.feed(batch), fetch_list=[loss, accuracy])
+            assert np.isfinite(low_loss)
             assert 0 <= share <= 1
     stats = amp.debugging._get_op_stats_list(main)[0]
     assert (stats["conv2d"].fp16_calls, stats["conv2d"].fp32_calls) == (1, 1)  # the one that reads conv2d_0.w_0

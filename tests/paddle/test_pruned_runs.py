@@ -23,10 +23,10 @@ def net(optimizer, *, amp=False):
         scores = static.nn.fc(h, 3)
         loss = F.cross_entropy(scores, y)
         optimizer = static.amp.decorate(optimizer, level="O1", init_loss_scaling=8.0) if amp else optimizer
-        made = optimizer.minimize(loss)
+        minimized = optimizer.minimize(loss)
     scope, executor = static.Scope(), static.Executor(paddle.CPUPlace())
     executor.run(startup, scope=scope)
-    return main, scores, loss, made, scope, executor
+    return main, scores, loss, minimized, scope, executor
 
 
 OPTIMIZERS = {
@@ -49,14 +49,14 @@ def held(scope):
 @pytest.mark.parametrize("amp", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_optimizer_is_left_out(name, amp):
-    main, scores, loss, made, scope, executor = net(OPTIMIZERS[name](), amp=amp)
+    main, scores, loss, minimized, scope, executor = net(OPTIMIZERS[name](), amp=amp)
     before = held(scope)
     executor.run(main, {"x": FEED["x"]}, [scores], scope=scope, use_prune=True)  # what is fetched needs no label
     for _ in range(2):
         executor.run(main, FEED, [loss], scope=scope, use_prune=True)
-    kept = {name for name, info in main.persistables.items() if info.kind == "statistic"} | {"@random_step@"}
-    assert changed(before, scope) == kept & set(before), "the forward pass alone replaces values"
-    for fetch in ([loss, made], [loss, made[0]], [made]):
+    statistics = {name for name, info in main.persistables.items() if info.kind == "statistic"} | {"@random_step@"}
+    assert changed(before, scope) == statistics & set(before), "the forward pass alone replaces values"
+    for fetch in ([loss, minimized], [loss, minimized[0]], [minimized]):
         before = held(scope)
         executor.run(main, FEED, fetch, scope=scope, use_prune=True)
         assert changed(before, scope) >= {"fc_0.w_0", "fc_1.w_0"}, "what minimize returned is fetched, too"
@@ -108,9 +108,9 @@ def test_the_program_of_a_saved_model_leaves_labels_out(tmp_path, caplog):
     main, scores, _, _, scope, executor = net(OPTIMIZERS["sgd"]())
     static.save_inference_model(tmp_path / "net", [main.var("x")], [scores], executor, program=main, scope=scope)
     program, _, fetches = static.load_inference_model(tmp_path / "net", executor)
-    (found,) = executor.run(program, FEED, fetches)
+    (value,) = executor.run(program, FEED, fetches)
     (expected,) = executor.run(program, {"x": FEED["x"]}, fetches)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(value, expected)
     assert "'y' of what is fed is no input" in caplog.text
 
 

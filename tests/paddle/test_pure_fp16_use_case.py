@@ -27,16 +27,16 @@ def only(program, op_type):
 
 
 def test_the_loss_is_finite(ran):
-    found, _ = ran
-    assert found["loss_data"].size == 1
-    assert np.isfinite(found["loss_data"]).all()
+    program, _ = ran
+    assert program["loss_data"].size == 1
+    assert np.isfinite(program["loss_data"]).all()
 
 
 @pytest.mark.parametrize("program", ["train_program", "test_program"])
 def test_casts_are_where_paddles_picture_has_them(ran, program):
     """Before the guard, and around the blacklisted pool."""
-    found, _ = ran
-    conv, norm, pool = (only(found[program], name) for name in ("Conv", "BatchNormalization", "MaxPool"))
+    trained_program, _ = ran
+    conv, norm, pool = (only(trained_program[program], name) for name in ("Conv", "BatchNormalization", "MaxPool"))
     assert nets.reads(conv)[:2] == ["FLOAT", "FLOAT"], "outside the guard"
     assert nets.makes(conv) == ["FLOAT"]
     entering = norm.inputs[0].producer()
@@ -45,14 +45,16 @@ def test_casts_are_where_paddles_picture_has_them(ran, program):
     [after] = pool.outputs[0].consumers()
     assert (before.op_type, nets.reads(before), nets.makes(before)) == ("Cast", ["FLOAT16"], ["FLOAT"])
     assert (after.op_type, nets.reads(after), nets.makes(after)) == ("Cast", ["FLOAT"], ["FLOAT16"])
-    products = nets.nodes(found[program], "MatMul", "forward") + nets.nodes(found[program], "Gemm", "forward")
+    products = nets.nodes(trained_program[program], "MatMul", "forward") + nets.nodes(
+        trained_program[program], "Gemm", "forward"
+    )
     assert [nets.makes(node) for node in products] == [["FLOAT16"]]
 
 
 @pytest.mark.parametrize("program", ["train_program", "test_program"])
 def test_only_the_guarded_product_has_low_parameters(ran, program):
-    found, scope = ran
-    main = found[program]
+    trained_program, scope = ran
+    main = trained_program[program]
     parameters = {variable.name: variable.dtype for variable in main.all_parameters()}
     low = {name for name, dtype in parameters.items() if dtype == "float16"}
     products = nets.nodes(main, "MatMul", "forward") + nets.nodes(main, "Gemm", "forward")
@@ -63,8 +65,8 @@ def test_only_the_guarded_product_has_low_parameters(ran, program):
 
 
 def test_masters_are_what_the_low_parameters_were_rounded_from(ran):
-    found, scope = ran
-    masters = found["optimizer"].master_weights
+    program, scope = ran
+    masters = program["optimizer"].master_weights
     assert masters
     for parameter, master in masters.items():
         assert scope[master].dtype == np.float32
@@ -72,9 +74,9 @@ def test_masters_are_what_the_low_parameters_were_rounded_from(ran):
 
 
 def test_the_test_program_runs_on_what_was_trained(ran):
-    found, scope = ran
-    test = found["test_program"]
-    (predicted,) = found["exe"].run(test, feed={"image": found["x"]}, fetch_list=[_prediction(test)], scope=scope)
+    program, scope = ran
+    test = program["test_program"]
+    (predicted,) = program["exe"].run(test, feed={"image": program["x"]}, fetch_list=[_prediction(test)], scope=scope)
     np.testing.assert_allclose(predicted.astype(np.float32).sum(-1), np.ones(4), rtol=1e-2)
 
 

@@ -109,13 +109,13 @@ class Case:
 
 def build(recipe):
     """Append the layers of a recipe, each on one of the last variables, and a loss that reads them all."""
-    made = [static.nn.fc(static.data("x", [ROWS, COLUMNS]), COLUMNS)]
+    layers = [static.nn.fc(static.data("x", [ROWS, COLUMNS]), COLUMNS)]
     for layer, back, adds in recipe:
-        source = made[-1 - back % len(made)]
-        made.append(LAYERS[layer](source))
+        source = layers[-1 - back % len(layers)]
+        layers.append(LAYERS[layer](source))
         if adds:
-            made.append(made[-1] + source)
-    scores = static.nn.fc(tensor.concat([one.astype("float32") for one in made], axis=1), 3)
+            layers.append(layers[-1] + source)
+    scores = static.nn.fc(tensor.concat([part.astype("float32") for part in layers], axis=1), 3)
     return tensor.mean(functional.cross_entropy(scores, static.data("label", [ROWS, 1], "int64")))
 
 
@@ -147,8 +147,8 @@ def fetched(case, programs):
     values = {}
     for kind, program in zip(("train", "test"), programs, strict=True):
         names = [name for name in case.names if program.find(name) is not None]  # a test has no masks, for one
-        found = executor.run(program, feed={name: FEED[name] for name in ("x", "label")}, fetch_list=names, scope=scope)
-        values.update(zip([(kind, name) for name in names], found, strict=True))
+        value = executor.run(program, feed={name: FEED[name] for name in ("x", "label")}, fetch_list=names, scope=scope)
+        values.update(zip([(kind, name) for name in names], value, strict=True))
     return values
 
 
@@ -166,8 +166,8 @@ def check(recipe, rewriting, dtype):
             np.testing.assert_allclose(got.astype(np.float64), wide, 0, tolerance, err_msg=f"{kind} {name}")
     for node in case.before.model.graph:
         if node.op_type == "Cast":
-            kept = case.after.value(node.outputs[0].name)
-            assert (kept.producer().op_type, kept.dtype) == ("Cast", node.outputs[0].dtype)
+            value_after = case.after.value(node.outputs[0].name)
+            assert (value_after.producer().op_type, value_after.dtype) == ("Cast", node.outputs[0].dtype)
 
 
 def gradients(recipe, level, dtype, feed=FEED):
@@ -181,12 +181,12 @@ def gradients(recipe, level, dtype, feed=FEED):
         inputs = [v for v in inputs if v.trainable or not v.persistable]
         if level:
             amp.cast_model_to_fp16(main, level=level, dest_type=dtype, use_fp16_guard=False)
-        found = static.gradients([loss], inputs)
+        slopes = static.gradients([loss], inputs)
     scope, executor = static.Scope(), static.Executor(CPU)
     executor.run(startup, scope=scope)
-    known = [gradient for gradient in found if gradient is not None]
+    known = [gradient for gradient in slopes if gradient is not None]
     values = iter(executor.run(main, feed=feed, fetch_list=known, scope=scope))
-    return {v.name: None if gradient is None else next(values) for v, gradient in zip(inputs, found, strict=True)}
+    return {v.name: None if gradient is None else next(values) for v, gradient in zip(inputs, slopes, strict=True)}
 
 
 def nudged(dtype, seed):
@@ -243,7 +243,7 @@ FAST = {"O1", "O2", "torch"}
 
 
 @pytest.mark.parametrize(
-    "rewriting", [one if one in FAST else pytest.param(one, marks=pytest.mark.slow) for one in REWRITINGS]
+    "rewriting", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in REWRITINGS]
 )
 def test_every_layer_once(rewriting):
     check([(layer, 0, False) for layer in LAYERS], rewriting, "float16")

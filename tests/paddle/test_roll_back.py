@@ -58,9 +58,9 @@ class Trial:
         probes = [unique_name.generate(key) for key in ("loss_scaling", "learning_rate", "fc", "num_good_steps")]
         restore()
         with static.program_guard(self.main, self.startup):
-            own = {id(o): dict(vars(o)) for o in (self.optimizer, self.inner)}
+            attributes = {id(o): dict(vars(o)) for o in (self.optimizer, self.inner)}
         masters = dict(self.inner.master_weights)
-        return state_of(self.main), state_of(self.startup), probes, own, masters
+        return state_of(self.main), state_of(self.startup), probes, attributes, masters
 
     def minimize(self, loss, **arguments):
         with static.program_guard(self.main, self.startup):
@@ -131,7 +131,7 @@ def test_a_second_minimize_changes_nothing(wrapping):
 
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 def test_after_a_failure_minimize_gives_the_program_that_it_gives_at_once(wrapping):
-    made = []
+    programs = []
     for fails_first in (True, False):
         with unique_name.guard():
             trial = Trial(wrapping)
@@ -140,8 +140,8 @@ def test_after_a_failure_minimize_gives_the_program_that_it_gives_at_once(wrappi
                 with pytest.raises(amp.ModelError):
                     trial.minimize(loss)
             trial.minimize(trial.loss)
-        made.append((state_of(trial.main), state_of(trial.startup), trial.last_losses(trial.loss)))
-    assert made[0] == made[1]
+        programs.append((state_of(trial.main), state_of(trial.startup), trial.last_losses(trial.loss)))
+    assert programs[0] == programs[1]
 
 
 @pytest.mark.parametrize("wrapping", WRAPPINGS)

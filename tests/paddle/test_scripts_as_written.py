@@ -32,9 +32,9 @@ def _fresh():
 class Digits(paddle.io.Dataset):
     def __init__(self, mode="train", transform=None):
         datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn, whose digits these are, is missing")
-        found = datasets.load_digits()
+        digits = datasets.load_digits()
         part = slice(0, 1280) if mode == "train" else slice(1280, None)
-        self.images, self.labels, self.transform = found.images[part], found.target[part], transform
+        self.images, self.labels, self.transform = digits.images[part], digits.target[part], transform
 
     def __getitem__(self, idx):
         image = np.reshape(self.images[idx], [1, 8, 8]).astype("float32") / 16.0
@@ -95,8 +95,8 @@ def test_digits_with_a_data_loader(use_amp, tmp_path):
             exe.run(main, feed=data, fetch_list=[avg_loss.name, acc])
             scheduler.step()
     assert scheduler.get_lr() == 0.01
-    found = [exe.run(program=test_program, feed=data, fetch_list=[acc.name])[0] for data in test_loader]
-    assert np.array(found).mean() > 0.85
+    accuracies = [exe.run(program=test_program, feed=data, fetch_list=[acc.name])[0] for data in test_loader]
+    assert np.array(accuracies).mean() > 0.85
     static.save(main, str(tmp_path / "model"))
     static.load(main, str(tmp_path / "model"), exe)
     static.save_inference_model(str(tmp_path / "mnist"), [img], [prediction], exe, program=test_program)
@@ -171,9 +171,9 @@ def test_a_sentiment_lstm(use_amp):
                 row[: len(words)] = words
             y = np.array([[kind] for _, kind in batch], dtype="int64")
             feed = {"ids": padded, "lens": np.array([len(words) for words, _ in batch]), "label": y}
-            _, found = exe.run(feed=feed, fetch_list=[loss, probs])
+            _, probabilities = exe.run(feed=feed, fetch_list=[loss, probs])
             lr.step()
-            metric.update(metric.compute(found, y))
+            metric.update(metric.compute(probabilities, y))
     assert metric.accumulate() > 0.75
     assert lr.last_lr < 5e-3
 
@@ -225,7 +225,7 @@ def test_wide_and_deep_with_fleet(tmp_path):
         ids = [rng.randint(0, ROWS, [64, 1]).astype("int64") for _ in range(SLOTS)]
         dense = rng.rand(64, DENSE).astype("float32")
         y = (sum(weights[i] for i in ids) + 2 * dense.sum(1, keepdims=True) > 5).astype("int64")
-        feed = {"dense_input": dense, "label": y, **{f"C{i + 1}": one for i, one in enumerate(ids)}}
+        feed = {"dense_input": dense, "label": y, **{f"C{i + 1}": ids_of_column for i, ids_of_column in enumerate(ids)}}
         areas.append([float(a) for a in exe.run(feed=feed, fetch_list=[auc, batch_auc])])
     assert areas[-1][1] > max(0.75, areas[-1][0])  # the last twenty batches are better than all
     if fleet.is_first_worker():
@@ -332,5 +332,5 @@ def test_a_detection_head(level):
         opt.amp_init(paddle.CPUPlace(), test_program=test, use_fp16_test=True)
     losses = [float(exe.run(feed=scenes(rng), fetch_list=[loss])[0]) for _ in range(40)]
     assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
-    found, places, corners = exe.run(test, feed=scenes(rng, 4), fetch_list=[top, idx, boxes])
-    assert (found.shape, places.dtype, corners.shape) == ((4, 3), np.int64, (4, CELLS, CELLS, 2, 4))
+    scores_found, places, corners = exe.run(test, feed=scenes(rng, 4), fetch_list=[top, idx, boxes])
+    assert (scores_found.shape, places.dtype, corners.shape) == ((4, 3), np.int64, (4, CELLS, CELLS, 2, 4))

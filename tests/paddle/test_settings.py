@@ -13,18 +13,18 @@ FLOATS = {"float16": 2, "half": 2, "float": 4, "double": 8}
 
 @pytest.mark.parametrize(("name", "width"), (WIDTHS | FLOATS).items())
 def test_types_are_of_paddles_width(name, width):
-    found = getattr(paddle, name)
-    assert isinstance(found, paddle.dtype)
-    assert np.dtype(found).itemsize == width
+    member = getattr(paddle, name)
+    assert isinstance(member, paddle.dtype)
+    assert np.dtype(member).itemsize == width
 
 
 def test_a_variable_takes_each_type(fresh_programs):
     x = static.data("x", [2, 3])
     assert isinstance(x, paddle.Tensor)
-    made = {name: x.astype(getattr(paddle, name)) for name in (*WIDTHS, "double", "bool")}
+    casts = {name: x.astype(getattr(paddle, name)) for name in (*WIDTHS, "double", "bool")}
     values = np.array([[0, 1, 2], [3, 100, 7]], np.float32)
-    found = static.Executor(paddle.CPUPlace()).run(x.program, {"x": values}, list(made.values()))
-    for name, value in zip(made, found, strict=True):
+    cast_values = static.Executor(paddle.CPUPlace()).run(x.program, {"x": values}, list(casts.values()))
+    for name, value in zip(casts, cast_values, strict=True):
         wanted = values.astype(np.dtype(name if name != "double" else "float64"))
         assert value.dtype == wanted.dtype
         np.testing.assert_array_equal(value, wanted)
@@ -64,9 +64,9 @@ def test_what_is_drawn_goes_by_the_seed(set_seed):
     other = _drawn()
     set_seed(3)
     again = _drawn()
-    for one, two, three in zip(first, other, again, strict=True):
-        np.testing.assert_array_equal(one, three)
-        assert not np.array_equal(one, two)
+    for value, two, three in zip(first, other, again, strict=True):
+        np.testing.assert_array_equal(value, three)
+        assert not np.array_equal(value, two)
     assert first[1].mean() == pytest.approx(0, abs=0.2)
     assert first[1].std() == pytest.approx(1, abs=0.1)
 

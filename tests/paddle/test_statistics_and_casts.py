@@ -46,8 +46,8 @@ def test_a_linear_layer_at_o1_has_three_casts():
     """x and W are cast down, the product up, since promotion keeps the addition of the bias in fp32."""
     main, _ = text_nets.loaded(LINEAR, LINEAR_WEIGHTS)
     amp.cast_model_to_fp16(main, level="O1", use_promote=True)
-    found = sorted((nets.reads(node)[0], nets.makes(node)[0]) for node in nets.nodes(main, "Cast"))
-    assert found == [("FLOAT", "FLOAT16"), ("FLOAT", "FLOAT16"), ("FLOAT16", "FLOAT")]
+    casts = sorted((nets.reads(node)[0], nets.makes(node)[0]) for node in nets.nodes(main, "Cast"))
+    assert casts == [("FLOAT", "FLOAT16"), ("FLOAT", "FLOAT16"), ("FLOAT16", "FLOAT")]
     assert main.var("y").dtype == "float32"
 
 
@@ -70,9 +70,9 @@ def test_writing_a_slice_and_a_layer_norm_train_at_o2():
     net = trainer(optimizer.AdamW(0.01), text, weights | integers, level="O2", target=[None, 4, 6])
     assert text_nets.kind(net, "norm") == "FLOAT16"
     feed = {"x": array(3, 4, 6), "target": array(3, 4, 6, seed=1, scale=0.1)}
-    found = losses(net, [feed] * 4)
-    assert np.isfinite(found).all()
-    assert found[-1] < found[0]
+    casts = losses(net, [feed] * 4)
+    assert np.isfinite(casts).all()
+    assert casts[-1] < casts[0]
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -86,8 +86,8 @@ def test_a_branch_with_a_black_operator(level):
     amp.cast_model_to_fp16(program, level=level)
     for branch in (True, False):
         feeds = {"x": array(2, 4, seed=3), "c": np.array(branch)}
-        expected, found = run(model, feeds)["y"], run(amp.emulate(program), feeds)["y"]
-        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
+        expected, casts = run(model, feeds)["y"], run(amp.emulate(program), feeds)["y"]
+        np.testing.assert_allclose(casts, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_consumers_are_found_in_order():

@@ -81,8 +81,8 @@ def test_gradients_are_none_for_inputs_in_no_grad_set_alone():
         x, loss = built()
         assert x.stop_gradient
         first = main.var(ALL[0])
-        found = static.gradients([loss], [x, first], no_grad_set={first})
-    assert [gradient is None for gradient in found] == [False, True]
+        slopes = static.gradients([loss], [x, first], no_grad_set={first})
+    assert [gradient is None for gradient in slopes] == [False, True]
 
 
 def test_nothing_left_to_train_is_an_error():

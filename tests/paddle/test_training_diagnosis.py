@@ -249,15 +249,15 @@ def test_the_first_bad_value_is_looked_for_through_unknown_ones():
         e = c + d
     names = {"a": a.name, "c": c.name, "d": d.name, "e": e.name}  # b is not known
 
-    def found(*bad):
+    def problems_of(*bad):
         verdicts = {name: key in bad for key, name in names.items()}
         return first_bad(program, [e.name], verdicts)
 
-    assert found() == []
-    assert found("e") == [e.name]
-    assert found("a", "c", "e") == [a.name]
-    assert found("c", "d", "e") == [c.name, d.name]
-    assert found("a", "c") == [a.name]  # the end is looked through as well
+    assert problems_of() == []
+    assert problems_of("e") == [e.name]
+    assert problems_of("a", "c", "e") == [a.name]
+    assert problems_of("c", "d", "e") == [c.name, d.name]
+    assert problems_of("a", "c") == [a.name]  # the end is looked through as well
 
 
 # ---- TrainingLog ----

@@ -158,11 +158,11 @@ def stopped_cast(x):
 def test_a_gradient_stops_at_a_stopped_cast_though_another_of_the_same_value_lets_it_pass(level):
     built = Built(stopped_cast)
     amp.cast_model_to_fp16(built.main, level=level, use_fp16_guard=False)
-    made = built.made
+    values = built.made
     with static.program_guard(built.main, built.startup):
-        both = tensor.mean(made["stopped"].astype("float32")) + tensor.mean(made["free"] * 2.0)
-        [found] = static.gradients([both], [made["hidden"]])
-    built.made["found"] = found
+        both = tensor.mean(values["stopped"].astype("float32")) + tensor.mean(values["free"] * 2.0)
+        [slope] = static.gradients([both], [values["hidden"]])
+    built.made["found"] = slope
     [gradient] = built.fetch("found")
     np.testing.assert_allclose(gradient.astype(np.float64), np.full((4, 3), 2 / 12), rtol=1e-3)  # 3 / 12 unless stopped
 
@@ -172,8 +172,8 @@ def test_the_gradient_of_a_cast_is_known_after_rewriting(level):
     built = Built(stopped_cast)
     amp.cast_model_to_fp16(built.main, level=level, use_fp16_guard=False)
     with static.program_guard(built.main, built.startup):
-        [found] = static.gradients([built.made["loss"]], [built.made["stopped"]])
-    assert found is not None
+        [slope] = static.gradients([built.made["loss"]], [built.made["stopped"]])
+    assert slope is not None
 
 
 # ---- names ----
@@ -223,7 +223,7 @@ def test_a_variable_is_not_fetched_from_a_clone_that_gave_its_name_to_something_
         executor.run(clone, feed=feed, fetch_list=[late])
     with pytest.raises(amp.InputError, match="built independently"):
         static.save_inference_model("unused", [x], [late], executor, program=clone)
-    fetched = [executor.run(clone, feed=feed, fetch_list=one)[0] for one in ([shared], other, [other.name], "x")]
+    fetched = [executor.run(clone, feed=feed, fetch_list=fetch)[0] for fetch in ([shared], other, [other.name], "x")]
     np.testing.assert_allclose([value[0, 0] for value in fetched], [1, 0.9998766, 0.9998766, 1], rtol=1e-6)
 
 

@@ -16,10 +16,10 @@ def computed(make):
     """Build `make(x, i)`, a variable, and run it."""
     main = static.Program()
     with static.program_guard(main, static.Program()):
-        made = make(static.data("x", [2, 3]), static.data("i", [2, 3], "int64"))
-    assert isinstance(made, amp.Variable)
-    [value] = static.Executor(CPU).run(main, feed={"x": X, "i": I}, fetch_list=[made])
-    assert str(value.dtype) == made.dtype
+        result = make(static.data("x", [2, 3]), static.data("i", [2, 3], "int64"))
+    assert isinstance(result, amp.Variable)
+    [value] = static.Executor(CPU).run(main, feed={"x": X, "i": I}, fetch_list=[result])
+    assert str(value.dtype) == result.dtype
     return value
 
 

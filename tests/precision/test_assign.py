@@ -109,17 +109,17 @@ LISTED = {
 @pytest.mark.parametrize("name", LISTED)
 def test_lists_and_levels(name):
     body, level, lists, expected = LISTED[name]
-    found = decided(
+    decisions = decided(
         body, level, opset=20, head="(float[4,4] x) => (float[4,4] y)", amp_lists=amp.AutoMixedPrecisionLists(**lists)
     )
-    assert found["n"] == expected
+    assert decisions["n"] == expected
 
 
 def test_a_custom_white_add_leaves_the_black_ones_behind_it():
     lists = amp.AutoMixedPrecisionLists(custom_white_list=["Add"])
     body = "[add] a = Add (x, x) [mean] m = ReduceMean <keepdims = 1> (a) [log] l = Log (m) [sum] y = Mul (x, l)"
-    found = decided(body, amp_lists=lists)
-    assert (found["add"], found["mean"], found["log"], found["sum"]) == ("low", "high", "high", "high")
+    decisions = decided(body, amp_lists=lists)
+    assert (decisions["add"], decisions["mean"], decisions["log"], decisions["sum"]) == ("low", "high", "high", "high")
 
 
 def test_one_convolution_by_the_name_of_its_weight():
@@ -145,8 +145,8 @@ PROMOTED = """(float[1,3,4,4] x) => (float[1,1] y) {
 def promoted(level, *, promote):
     model = parse(PROMOTED, image=IMAGE, bc=array(3, 1, 1), w=array(12, 4, scale=0.3), bm=array(4))
     report = support.convert(model, {"x": array(1, 3, 4, 4)}, level, use_promote=promote)
-    found = support.decisions(report)
-    return {name for name in ("conv", "bias", "relu", "matmul", "bias2", "softmax", "mean") if found[name] == "low"}
+    decisions = support.decisions(report)
+    return {name for name in ("conv", "bias", "relu", "matmul", "bias2", "softmax", "mean") if decisions[name] == "low"}
 
 
 PROMOTION = {
@@ -180,8 +180,8 @@ PROMOTED_NODES = {
 @pytest.mark.parametrize("name", PROMOTED_NODES)
 def test_promotion_of_one_node(name):
     body, level, expected = PROMOTED_NODES[name]
-    found = decided(body, level, head="(float[4,4] x) => (float[4,4] y)", use_promote=True)
-    assert found["n"] == expected
+    decisions = decided(body, level, head="(float[4,4] x) => (float[4,4] y)", use_promote=True)
+    assert decisions["n"] == expected
 
 
 REGIONS = {
@@ -200,16 +200,16 @@ REGIONS = {
 @pytest.mark.parametrize("name", REGIONS)
 def test_regions(name):
     level, marks, expected = REGIONS[name]
-    found = decided("[a] h = MatMul (x, w) [b] r = Relu (h) [c] y = MatMul (r, w)", level, marks=marks)
-    assert {node for node in "abc" if found[node] == "low"} == expected
+    decisions = decided("[a] h = MatMul (x, w) [b] r = Relu (h) [c] y = MatMul (r, w)", level, marks=marks)
+    assert {node for node in "abc" if decisions[node] == "low"} == expected
 
 
 @pytest.mark.parametrize(("option", "expected"), [("guard", {"a"}), ("disable_amp", {"b", "c"})])
 def test_regions_by_pattern(option, expected):
     body = "[a] h = MatMul (x, w) [b] r = Relu (h) [c] y = MatMul (r, w)"
     for pattern in ("^a$", ["^a$"]):
-        found = decided(body, "O2", **{option: pattern})
-        assert {node for node in "abc" if found[node] == "low"} == expected
+        decisions = decided(body, "O2", **{option: pattern})
+        assert {node for node in "abc" if decisions[node] == "low"} == expected
 
 
 # ---- what is not decided ----
@@ -235,8 +235,8 @@ def test_control_flow_with_a_black_operator_and_integers():
             then_branch = t () => (float[2,4] p) { [log] p = Log (h) },
             else_branch = e () => (float[2,4] q) { [relu] q = Relu (h) }
         >"""
-    found = decided(body, head=head, guard=())
-    assert (found["branch"], found["log"], found["relu"]) == ("untouched", "high", "low")
+    decisions = decided(body, head=head, guard=())
+    assert (decisions["branch"], decisions["log"], decisions["relu"]) == ("untouched", "high", "low")
 
 
 def test_a_gray_node_behind_control_flow_follows_what_the_bodies_make():
@@ -269,31 +269,31 @@ def assignment(level="O2", **options):
     propagate_types(model)
     policy = dataclasses.replace(choose_policy(Request(level=level)), **options)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    found = assign(model, policy)
+    outcome = assign(model, policy)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before, "deciding edits nothing"
-    return model, found
+    return model, outcome
 
 
 def test_deciding_is_pure_and_complete():
-    model, found = assignment()
-    assert list(found.decisions) == list(all_nodes(model))
-    assert all(str(decision.reason) for decision in found.decisions.values())
-    assert {value.name for value in found.low_values} == {"h", "y"}
+    model, chosen = assignment()
+    assert list(chosen.decisions) == list(all_nodes(model))
+    assert all(str(decision.reason) for decision in chosen.decisions.values())
+    assert {value.name for value in chosen.low_values} == {"h", "y"}
 
 
 def test_nodes_can_be_forced_high_by_name():
-    _, found = assignment(forced_high={"b": Reason("update")})
-    decisions = {node.name: (d.precision, str(d.reason)) for node, d in found.decisions.items()}
+    _, chosen = assignment(forced_high={"b": Reason("update")})
+    decisions = {node.name: (d.precision, str(d.reason)) for node, d in chosen.decisions.items()}
     assert decisions["b"] == ("high", "part of the update")
     assert decisions["a"][0] == "low"
 
 
 def test_inputs_and_outputs_become_low_by_name():
-    model, found = assignment(low_io=frozenset({"x", "y"}))
-    assert model.graph.inputs[0] in found.low_values
-    assert found.wanted(model.graph, 0) == "low"
-    _, found = assignment()
-    assert found.wanted(model.graph, 0) == "high"
+    model, chosen = assignment(low_io=frozenset({"x", "y"}))
+    assert model.graph.inputs[0] in chosen.low_values
+    assert chosen.wanted(model.graph, 0) == "low"
+    _, chosen = assignment()
+    assert chosen.wanted(model.graph, 0) == "high"
 
 
 def test_operators_without_a_kernel_are_counted():
@@ -343,11 +343,11 @@ def test_rules_that_look_ahead_are_asked_again(name):
     text = f"(float[4,4] x, int64 n, bool yes) => (float[4,4] y) {{ {body} }}"
     model = ir.from_proto(parse(text, opset=11, w=W))
     propagate_types(model)
-    found = assign(model, Policy(rules=Spreads(), low=FLOAT16, target=CUDA))
-    assert {str(node.name) for node, decision in found.decisions.items() if decision.precision == "low"} == low
+    decided_ahead = assign(model, Policy(rules=Spreads(), low=FLOAT16, target=CUDA))
+    assert {str(node.name) for node, decision in decided_ahead.decisions.items() if decision.precision == "low"} == low
     dets = ["d", "d2"] if "Det" in body else []
-    assert [node.name for node in found.without_form] == dets, "each once, however often it was asked"
-    assert found.missing_kernels == ({"Det": 2} if dets else {})
+    assert [node.name for node in decided_ahead.without_form] == dets, "each once, however often it was asked"
+    assert decided_ahead.missing_kernels == ({"Det": 2} if dets else {})
 
 
 WIDENED = {
@@ -388,8 +388,8 @@ def test_constants_that_were_measured_are_not_measured_again():
 
     model = ir.from_proto(parse("(float[2,4] x) => (float[2,4] y) { [a] y = MatMul (x, w) }", w=W))
     propagate_types(model)
-    found = assign(model, choose_policy(Request(level="O2")), Measured(FLOAT16))
-    assert str(found.decisions[model.graph[0]].reason) == "measured before"
+    assigned = assign(model, choose_policy(Request(level="O2")), Measured(FLOAT16))
+    assert str(assigned.decisions[model.graph[0]].reason) == "measured before"
 
 
 MUST_STAY = {
@@ -503,10 +503,10 @@ def test_results_are_stored_low_where_a_cast_can_make_them(name):
     low, opset, possible = STORES[name]
     model = ir.from_proto(parse("(float[2,2] x) => (float y) { [a] y = Det (x) }", opset=opset))
     propagate_types(model)
-    found = assign(model, Policy(rules=Rounds(), low=low, target=CUDA))
-    assert (found.decisions[model.graph[0]].reason.code == "mixed-softmax") is possible
-    assert (model.graph[0].outputs[0] in found.rounded_values) is possible
-    assert bool(found.without_form) is not possible
+    assigned = assign(model, Policy(rules=Rounds(), low=low, target=CUDA))
+    assert (assigned.decisions[model.graph[0]].reason.code == "mixed-softmax") is possible
+    assert (model.graph[0].outputs[0] in assigned.rounded_values) is possible
+    assert bool(assigned.without_form) is not possible
 
 
 @pytest.mark.parametrize("counts", [False, True])

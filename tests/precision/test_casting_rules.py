@@ -35,8 +35,8 @@ def decided(body, head=HEAD, low=FLOAT16, opset=18, target="cuda", **lists):
     model = ir.from_proto(parse(f"{head} {{ {body} }}", opset=opset, imports=IMPORTS, **weights))
     propagate_types(model)
     rules = RafRules(low, amp.AutoMixedPrecisionLists(**lists))
-    found = assign(model, Policy(low=low, target=TARGETS[target], rules=rules))
-    return {node.name: decision for node, decision in found.decisions.items()}
+    assigned = assign(model, Policy(low=low, target=TARGETS[target], rules=rules))
+    return {node.name: decision for node, decision in assigned.decisions.items()}
 
 
 def hinting(*hints):
@@ -127,9 +127,9 @@ HINTS = {
 def test_hints(name):
     rule, expected = HINTS[name]
     with CustomTypeHint({"Add": rule}):
-        found = decided("h = MatMul (x, w) [n] y = Add (h, h)")["n"]
-    assert found.precision == expected
-    assert "casting rule for Add" in str(found.reason)
+        decision = decided("h = MatMul (x, w) [n] y = Add (h, h)")["n"]
+    assert decision.precision == expected
+    assert "casting rule for Add" in str(decision.reason)
 
 
 ADD = "[n] y = Add (x, x)"
@@ -343,11 +343,11 @@ CUSTOM = {
 def test_an_operator_without_a_schema(name):
     rule, expected = CUSTOM[name]
     with CustomTypeHint({"my.domain::Mix": rule}):
-        found = decided("[n] y = my.domain.Mix (x, x, k)")["n"]
+        decision = decided("[n] y = my.domain.Mix (x, x, k)")["n"]
     if expected is None:
-        assert (found.precision, found.form) == ("high", None)
+        assert (decision.precision, decision.form) == ("high", None)
     else:
-        assert (found.form.inputs, found.form.outputs) == expected
+        assert (decision.form.inputs, decision.form.outputs) == expected
 
 
 def test_a_rule_can_sit_on_a_contrib_operator():

@@ -122,22 +122,22 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_the_low_form_of_a_node(name):
     text, opset, dtype, target, expected = FORMS[name]
-    found = judged(text, opset, dtype, target)
+    low_form = judged(text, opset, dtype, target)
     if isinstance(expected, str):
-        assert found.form is None
-        assert expected in str(found.reason)
-        assert found.missing_kernel == ("kernel" in expected)
-        assert found.no_schema == ("no schema" in expected)
-        assert not found.reads_any
+        assert low_form.form is None
+        assert expected in str(low_form.reason)
+        assert low_form.missing_kernel == ("kernel" in expected)
+        assert low_form.no_schema == ("no schema" in expected)
+        assert not low_form.reads_any
     else:
-        assert (set(found.form.inputs), set(found.form.outputs)) == expected
-        assert found.reason is None
+        assert (set(low_form.form.inputs), set(low_form.form.outputs)) == expected
+        assert low_form.reason is None
 
 
 def test_batch_normalization_follows_the_kernel_not_the_schema():
     """From opset 15 on, the schema lets the statistics stay float32; CUDA's kernel does not."""
-    found = judged(BATCH, 15, "float16", "cuda")
-    assert (set(found.form.inputs), set(found.form.outputs)) == ({0, 1, 2, 3, 4}, {0})
+    low_form = judged(BATCH, 15, "float16", "cuda")
+    assert (set(low_form.form.inputs), set(low_form.form.outputs)) == ({0, 1, 2, 3, 4}, {0})
 
 
 READS_ANY = {"Shape (x)": "", "Size (x)": "", "Cast <to = 7> (x)": "the user's own cast keeps its type"}
@@ -145,10 +145,10 @@ READS_ANY = {"Shape (x)": "", "Size (x)": "", "Cast <to = 7> (x)": "the user's o
 
 @pytest.mark.parametrize("call", READS_ANY)
 def test_operators_that_take_any_float(call):
-    found = judged(f"(float[2] x) => (int64[N] y) {{ y = {call} }}", 18, "float16", "cuda")
-    assert found.reads_any
-    assert found.form is None
-    assert str(found.reason or "") == READS_ANY[call]
+    low_form = judged(f"(float[2] x) => (int64[N] y) {{ y = {call} }}", 18, "float16", "cuda")
+    assert low_form.reads_any
+    assert low_form.form is None
+    assert str(low_form.reason or "") == READS_ANY[call]
 
 
 DROPOUT = "(float[2] x, float r) => (float[2] y) { y = Dropout (x, r) }"
@@ -174,12 +174,12 @@ def test_operators_that_training_lowers_need_no_kernel(name):
     propagate_types(model)
     low = BFLOAT16 if "bfloat16" in expected else FLOAT16
     asked = None if inputs is None else frozenset(inputs)
-    found = Constraints(model, CUDA, low, training=True).of(model.graph[0], inputs=asked)
+    low_form = Constraints(model, CUDA, low, training=True).of(model.graph[0], inputs=asked)
     if isinstance(expected, str):
-        assert found.form is None
-        assert expected in str(found.reason)
+        assert low_form.form is None
+        assert expected in str(low_form.reason)
     else:
-        assert (set(found.form.inputs), set(found.form.outputs)) == expected
+        assert (set(low_form.form.inputs), set(low_form.form.outputs)) == expected
 
 
 EXACTLY = {
@@ -202,13 +202,13 @@ def test_a_form_with_exactly_these_inputs(name):
     opset, target = (23, "tensorrt") if text in (EYE, QUANTIZE) else (18, "cuda")
     model = ir.from_proto(parse(text, opset=opset))
     propagate_types(model)
-    found = Constraints(model, TARGETS[target], FLOAT16).of(model.graph[0], inputs=frozenset(inputs))
+    low_form = Constraints(model, TARGETS[target], FLOAT16).of(model.graph[0], inputs=frozenset(inputs))
     if exists:
-        assert found.form.inputs == inputs
+        assert low_form.form.inputs == inputs
     else:
-        assert found.form is None
-        assert "no form with just these inputs" in str(found.reason)
-        assert not found.missing_kernel
+        assert low_form.form is None
+        assert "no form with just these inputs" in str(low_form.reason)
+        assert not low_form.missing_kernel
 
 
 def test_a_function_is_judged_by_its_body_in_the_low_format():
@@ -231,14 +231,14 @@ def test_a_function_is_judged_by_its_body_in_the_low_format():
 def test_bfloat16_of_other_domains_needs_a_cast():
     """com.microsoft has it at every opset, but the Cast in front of it only from 13 on."""
     for opset, expected in ((12, "the schema of Cast-12 does not permit bfloat16"), (13, "")):
-        found = judged(FUSED, opset, "bfloat16", "cuda")
-        assert str(found.reason or "") == expected
+        low_form = judged(FUSED, opset, "bfloat16", "cuda")
+        assert str(low_form.reason or "") == expected
 
 
 def test_an_attribute_may_fix_the_type_of_an_output():
     text = "(float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) { y, m = LayerNormalization (x, s) }"
-    found = judged(text, 18, "float16", "any")
-    assert set(found.form.outputs) == {0}, "stash_type says that the mean is float32"
+    low_form = judged(text, 18, "float16", "any")
+    assert set(low_form.form.outputs) == {0}, "stash_type says that the mean is float32"
 
 
 def test_any_provider_will_do_if_one_is_asked_for():
@@ -253,8 +253,8 @@ def test_any_provider_will_do_if_one_is_asked_for():
     propagate_types(model)
     constraints = Constraints(model, first, FLOAT16)
     assert [constraints.of(node).form is not None for node in model.graph] == [True, False, False, False]
-    found = [constraints.of(node, anywhere=True).form is not None for node in model.graph]
-    assert found == [True, False, True, False]
+    has_form = [constraints.of(node, anywhere=True).form is not None for node in model.graph]
+    assert has_form == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -359,8 +359,8 @@ def test_faults_of_constants(name):
     values, *expected = FAULTS[name]
     tensor = ir.tensor(np.array(values, np.float32))
     for strict, part in zip((True, False), expected, strict=True):
-        found = range_fault(tensor, FLOAT16, strict)
-        assert (part in str(found)) if part else found is None
+        fault = range_fault(tensor, FLOAT16, strict)
+        assert (part in str(fault)) if part else fault is None
         assert range_fault(tensor, BFLOAT16, strict) is None, "bfloat16 has float32's range"
 
 

@@ -50,6 +50,6 @@ def test_terms_agree_with_what_was_measured(name):
 
 def test_what_contradicts_itself_leaves_every_term_some_error():
     """Less is low with more error: the errors cancel once the rest is low as well."""
-    found = corrected({A: 0.2, B: 0.2}, [measured(1.5, A), measured(0.4, A, B)])
-    assert found[B] >= 0.2 / 16
-    assert found[A] + found[B] == pytest.approx(0.4, rel=0.1), "the last one counts most"
+    terms = corrected({A: 0.2, B: 0.2}, [measured(1.5, A), measured(0.4, A, B)])
+    assert terms[B] >= 0.2 / 16
+    assert terms[A] + terms[B] == pytest.approx(0.4, rel=0.1), "the last one counts most"

@@ -137,19 +137,19 @@ def test_the_casts_of_every_choice_are_foreseen(name, low_io):
     """And the cut finds the cheapest of all programs that can be made."""
     weights, costs = Unit(), {}
     prepared_once, policy, ranges = prepared(program_of(name), objective="low", low_io=frozenset(low_io))
-    found = open_choices(prepared_once.model, policy, ranges).choices.weighed(weights)
-    for low in itertools.product((False, True), repeat=len(found.problem.low)):
-        if any(is_low and own is None for is_low, own in zip(low, found.problem.low, strict=True)):
+    network = open_choices(prepared_once.model, policy, ranges).choices.weighed(weights)
+    for low in itertools.product((False, True), repeat=len(network.problem.low)):
+        if any(is_low and item_cost is None for is_low, item_cost in zip(low, network.problem.low, strict=True)):
             continue
         program = prepared_once.clone()
         again = open_choices(program.model, policy, ranges)
         chosen = again.choices.decide(low)
         assert casts_left(program, again.assignment(low)) == len(chosen.casts), low
-        high = sum(len(found.nodes(item)) for item, is_low in enumerate(low) if not is_low)
+        high = sum(len(network.nodes(item)) for item, is_low in enumerate(low) if not is_low)
         costs[low] = weights.node * high + len(chosen.casts)
     best = min(costs.values())
-    assert costs[tuple(found.solve())] == best
-    assert sum(found.solve()) == min(sum(low) for low, cost in costs.items() if cost == best)
+    assert costs[tuple(network.solve())] == best
+    assert sum(network.solve()) == min(sum(low) for low, cost in costs.items() if cost == best)
 
 
 def names(nodes):
@@ -176,23 +176,23 @@ def low_names(found):
 
 
 def test_nodes_that_share_one_precision_are_one_item():
-    found = named(parse(CHAIN), Unit(node=1), together=[["b", "a"], ["b", "c"]])
-    assert names(found.nodes(0)) == {"a", "b", "c"}
-    assert low_names(found) == {"a", "b", "c"}
+    network = named(parse(CHAIN), Unit(node=1), together=[["b", "a"], ["b", "c"]])
+    assert names(network.nodes(0)) == {"a", "b", "c"}
+    assert low_names(network) == {"a", "b", "c"}
 
 
 def test_a_whole_is_float32_where_a_part_must_be():
     must = {"b": Decision("high", "it must")}
-    found = named(parse(CHAIN), Unit(node=9), together=[["a", "b"]], fixed=must)
-    assert low_names(found) == {"c"}
+    network = named(parse(CHAIN), Unit(node=9), together=[["a", "b"]], fixed=must)
+    assert low_names(network) == {"c"}
     assert low_names(named(parse(CHAIN), Unit(node=9), fixed=must)) == {"a", "c"}
 
 
 def test_a_whole_is_free_where_another_part_is_low_by_force_or_has_no_precision():
     b = Decision("low", "by force", LowForm(frozenset({0}), frozenset({0})), forced=True)
     for fixed in (b, Decision("untouched", "it takes any", takes_any=True)):
-        found = named(parse(CHAIN), Unit(node=9), together=[["a", "b"]], fixed={"b": fixed})
-        assert low_names(found) == {"a", "c"}
+        network = named(parse(CHAIN), Unit(node=9), together=[["a", "b"]], fixed={"b": fixed})
+        assert low_names(network) == {"a", "c"}
 
 
 def test_a_float32_node_whose_result_is_stored_low():
@@ -200,12 +200,12 @@ def test_a_float32_node_whose_result_is_stored_low():
     for rounded, expected in ((frozenset(), set()), (frozenset({0}), {"c"})):
         stored = Decision("high", "it rounds its result", rounded=rounded)
         body = "[a] p = Relu (x) [b] q = Tanh (p) [c] y = Sigmoid (q)"
-        found = named(
+        network = named(
             parse(f"(float[4,4] x) => (float[4,4] y) {{ {body} }}"),
             Unit(node=0.5),
             fixed={"a": Decision("high", "it must"), "b": stored},
         )
-        assert low_names(found) == expected
+        assert low_names(network) == expected
 
 
 def test_outputs_as_computed_need_no_cast():
@@ -244,16 +244,16 @@ def test_an_error_of_one_read_counts_in_full():
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_the_unit_of_the_weights_makes_no_difference(scale):
-    found = named(parse(CHAIN), Unit(node=2.25 * scale, cast=scale))
-    low = found.solve()
+    network = named(parse(CHAIN), Unit(node=2.25 * scale, cast=scale))
+    low = network.solve()
     assert sum(low) == 3
-    assert found.problem.cost(low) * found.unit == pytest.approx(2 * scale, rel=1e-9)
+    assert network.problem.cost(low) * network.unit == pytest.approx(2 * scale, rel=1e-9)
 
 
 def test_the_same_choices_under_other_weights():
-    found = named(parse(CHAIN), Unit(node=0.1))
-    assert low_names(found) == set()
-    assert low_names(found.weighed(Unit(node=1))) == {"a", "b", "c"}
+    network = named(parse(CHAIN), Unit(node=0.1))
+    assert low_names(network) == set()
+    assert low_names(network.weighed(Unit(node=1))) == {"a", "b", "c"}
 
 
 def test_nothing_costs_anything():
@@ -263,8 +263,8 @@ def test_nothing_costs_anything():
 def test_islands_are_what_might_be_low_and_is_not():
     body = "[a] p = Relu (x) [e] e = Exp (p) [b] q = Tanh (e) [c] y = Sigmoid (q) [d] z = Neg (e)"
     must = {"e": Decision("high", "it must")}
-    found = named(parse(f"(float[4,4] x) => (float[4,4] y, float[4,4] z) {{ {body} }}"), Unit(0.1), fixed=must)
-    none = [False] * len(found.problem.low)
-    islands = {frozenset(names(island.nodes)): island.casts for island in found.islands(none)}
+    network = named(parse(f"(float[4,4] x) => (float[4,4] y, float[4,4] z) {{ {body} }}"), Unit(0.1), fixed=must)
+    none = [False] * len(network.problem.low)
+    islands = {frozenset(names(island.nodes)): island.casts for island in network.islands(none)}
     assert islands == {frozenset("a"): 2, frozenset("bcd"): 3}
-    assert found.islands([True] * len(none)) == []
+    assert network.islands([True] * len(none)) == []

@@ -25,11 +25,11 @@ def converted(model, objective="low", request=None, **options):
 
 
 def low_nodes(conversion):
-    return {node.name for node, found in conversion.assignment.decisions.items() if found.precision == "low"}
+    return {node.name for node, decision in conversion.assignment.decisions.items() if decision.precision == "low"}
 
 
 def reasons(conversion):
-    return {node.name: str(found.reason) for node, found in conversion.assignment.decisions.items()}
+    return {node.name: str(decision.reason) for node, decision in conversion.assignment.decisions.items()}
 
 
 def model_of(body, outputs="float[N,A] y", **weights):
@@ -103,10 +103,10 @@ def test_the_most_lower_precision_at_the_fewest_casts(name):
 
 def test_the_reason_counts():
     body = "[e] h = Exp (x) [a] r = Relu (h) [b] s = Tanh (r) [f] y = Exp (s)"
-    found = reasons(converted(model_of(body))[0])
-    assert found["a"] == found["b"] == "an island: lower precision costs 2 more casts for 2 cheap operators"
-    found = reasons(converted(model_of("[a] h = Transpose (x) [b] y = Transpose (h)"))[0])
-    assert found["a"] == "an island: lower precision costs 2 more casts for nodes that only move values"
+    told = reasons(converted(model_of(body))[0])
+    assert told["a"] == told["b"] == "an island: lower precision costs 2 more casts for 2 cheap operators"
+    told = reasons(converted(model_of("[a] h = Transpose (x) [b] y = Transpose (h)"))[0])
+    assert told["a"] == "an island: lower precision costs 2 more casts for nodes that only move values"
 
 
 WISHES = {

@@ -348,9 +348,9 @@ def test_a_sum_over_rows_is_a_product_with_a_row(op_type, shape, axes, keepdims,
     assert kinds == written
     assert "ax" not in {tensor.name for tensor in converted.graph.initializer}
     assert support.reasons(report)["it" if "it" in support.reasons(report) else kinds[-1]]
-    found = support.run(converted, {"x": values})["y"]
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max() + (1e-3 if op_type == "ReduceMean" else 0)
+    sums = support.run(converted, {"x": values})["y"]
+    assert sums.shape == expected.shape
+    assert np.abs(sums - expected).max() <= 1e-3 * np.abs(expected).max() + (1e-3 if op_type == "ReduceMean" else 0)
 
 
 @pytest.mark.parametrize(

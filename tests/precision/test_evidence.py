@@ -86,9 +86,9 @@ def test_a_cast_costs_what_is_felt_where_it_is_read():
         read_errors_by_output={"y": {read_key("h", "a"): 0.01, read_key("h", "y"): 0.98}},
     )
     frontier = Frontier(opened.choices, opened.weights, evidence, {"y": 1.0})
-    found = frontier.cheapest(0.5)
-    assert found.low == {"a"}
-    assert found.predicted == pytest.approx(0.02**0.5)
+    cheapest = frontier.cheapest(0.5)
+    assert cheapest.low == {"a"}
+    assert cheapest.predicted == pytest.approx(0.02**0.5)
     whole = dataclasses.replace(evidence, read_errors_by_output={})
     assert not Frontier(opened.choices, opened.weights, whole, {"y": 1.0}).cheapest(0.5).low
     assert frontier.point({"a", "y"}).predicted == pytest.approx(5.01**0.5), "all who read it: the error of the cast"

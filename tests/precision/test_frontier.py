@@ -40,9 +40,9 @@ CHEAPEST = {1.4: {"a", "b", "c"}, 1.0: {"b", "c"}, 0.8: {"b"}, 0.6: set(), 0.0: 
 @pytest.mark.parametrize(("limit", "expected"), CHEAPEST.items())
 def test_what_no_multiplier_reaches_is_found(limit, expected):
     """Both products come before the Tanh at any price of errors, but both are too much for the second limit."""
-    found = frontier().cheapest(limit)
-    assert found.low == expected
-    assert found.predicted <= limit
+    cheapest = frontier().cheapest(limit)
+    assert cheapest.low == expected
+    assert cheapest.predicted <= limit
 
 
 def test_what_adds_nothing_stays_low_under_any_limit():

@@ -46,19 +46,19 @@ def small_net(seed):
 
 def opened(model, monkeypatch):
     """Return how the time of a choice is worked out, its choices, and the fastest one."""
-    kept = []
+    runs = []
 
     class Kept(module._Run):
         def __init__(self, *arguments):
             super().__init__(*arguments)
-            kept.append((self, arguments[0]))
+            runs.append((self, arguments[0]))
 
     monkeypatch.setattr(module, "_Run", Kept)
     policy = dataclasses.replace(choose_policy(Request(level="auto")), objective="time")
     program = amp.load(model)
     prepare(program, policy, RangeFaults(policy.low))
     weights = open_choices(program.model, policy).weights
-    run, choices = kept[0]
+    run, choices = runs[0]
     return run, choices, run.tried(weights).seconds
 
 
@@ -82,10 +82,10 @@ class Exactly:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_choice_is_faster(seed, monkeypatch):
-    run, choices, found = opened(small_net(seed), monkeypatch)
+    run, choices, fastest = opened(small_net(seed), monkeypatch)
     items = len(choices.problem.low)
     every = (run.tried(Exactly(choices, low)).seconds for low in itertools.product((False, True), repeat=items))
-    assert found <= (1 + module.LEAST_GAIN) * min(every)
+    assert fastest <= (1 + module.LEAST_GAIN) * min(every)
 
 
 def test_a_long_kernel_hides_the_calls_of_what_follows(monkeypatch):
@@ -93,9 +93,9 @@ def test_a_long_kernel_hides_the_calls_of_what_follows(monkeypatch):
     body = "[a] h = MatMul (x, w) [b] r = Softmax (h) [c] s = MatMul (r, v) y = Softmax (s)"
     weights = {"w": np.full((512, 2048), 0.01, np.float32), "v": np.full((2048, 64), 0.01, np.float32)}
     model = parse(f"(float[16384,512] x) => (float[16384,64] y) {{ {body} }}", **weights)
-    run, _, found = opened(model, monkeypatch)
+    run, _, fastest = opened(model, monkeypatch)
     alone = run.tried(run.plain).seconds
-    assert found <= alone
+    assert fastest <= alone
     report = amp.transpile(model, prefer="time", verify=False)
     assert {row.name for row in report.decisions if row.precision == "low"} >= {"a", "c"}
 

@@ -126,9 +126,9 @@ def test_which_limit_counts(level, tolerance, mismatch, logits, others):
 
 
 def test_patterns_stand_for_whole_names_and_later_ones_win():
-    found = limits_by_output(amp.load(THREE), Limits(0.5, outputs={"box_.*": 0.2, "box_b": 0.1}))
-    assert dict(found.outputs) == {"box_a": 0.2, "box_b": 0.1}
-    assert (found.for_output("logits"), found.tolerance) == (0.5, 0.5)
+    limits = limits_by_output(amp.load(THREE), Limits(0.5, outputs={"box_.*": 0.2, "box_b": 0.1}))
+    assert dict(limits.outputs) == {"box_a": 0.2, "box_b": 0.1}
+    assert (limits.for_output("logits"), limits.tolerance) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("name", ["logit", "x", "ogits", "box_"])

@@ -139,11 +139,11 @@ def test_default_lists(operator, lists):
 def test_custom_lists_move_operators(white, black, changes):
     before = snapshot(AutoMixedPrecisionLists())
     after = snapshot(AutoMixedPrecisionLists(white, black))
-    found = {
+    lists_of = {
         name: {f"+{key}" for key in after[name] - before[name]} | {f"-{key}" for key in before[name] - after[name]}
         for name in LISTS
     }
-    assert {name: change for name, change in found.items() if change} == changes
+    assert {name: change for name, change in lists_of.items() if change} == changes
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ def test_paddle_names_have_paddles_colour(name, colour):
     ],
 )
 def test_unknown_operators_come_with_near_matches(name, near):
-    [(found, matches)] = unknown_operators([name], {"my.domain::Foo", "Conv"})
-    assert found == name
+    [(unknown, matches)] = unknown_operators([name], {"my.domain::Foo", "Conv"})
+    assert unknown == name
     assert (near in matches) if near else matches == []
 
 

@@ -24,19 +24,19 @@ def random_problem(seed, items, largest=9, tensors=None):
     for item in range(items):
         if (fate := rng.random()) < 0.2:
             (low if fate < 0.13 else high)[item] = None
-    found = []
+    edges = []
     for _ in range(tensors or rng.randint(0, 2 * items)):
         producer = rng.choice((None, rng.randrange(items)))
         readers = tuple(rng.choices(range(items), k=rng.randint(0, min(4, items))))
         read_low, read_high = rng.random() < 0.15, rng.random() < 0.3
-        found.append(Tensor(producer, rng.random() < 0.3, readers, read_low, read_high, cost(), cost()))
-    return CutProblem(low, high, found)
+        edges.append(Tensor(producer, rng.random() < 0.3, readers, read_low, read_high, cost(), cost()))
+    return CutProblem(low, high, edges)
 
 
 def by_brute_force(problem):
     """The cheapest choice with the fewest low items; there is only one."""
     allowed = [
-        [is_low for is_low, own in ((False, high), (True, low)) if own is not None]
+        [is_low for is_low, cost in ((False, high), (True, low)) if cost is not None]
         for low, high in zip(problem.low, problem.high, strict=True)
     ]
     best = [(problem.cost(low), sum(low), list(low)) for low in itertools.product(*allowed)]
@@ -120,9 +120,9 @@ def by_networkx(problem):
 def test_large_problems_cost_what_networkx_finds(seed):
     problem = random_problem(seed, items=120, largest=50, tensors=150)
     value, other = by_networkx(problem)
-    found = minimum_cut(problem)
-    assert problem.cost(found) == value
-    assert {item for item, is_low in enumerate(found) if is_low} <= other  # it is the smallest low side
+    cut = minimum_cut(problem)
+    assert problem.cost(cut) == value
+    assert {item for item, is_low in enumerate(cut) if is_low} <= other  # it is the smallest low side
 
 
 def chain(count, seed=0):

@@ -123,8 +123,8 @@ def test_losses_are_float32_operators():
 
 
 def test_parameters_that_stay_float32_are_named_as_the_schema_names_them():
-    found = list_lp16_use_fp32_params()
-    found["BatchNormalization"].append("X")
+    parameters = list_lp16_use_fp32_params()
+    parameters["BatchNormalization"].append("X")
     names = [formal.name for formal in onnx.defs.get_schema("BatchNormalization", 15, "").inputs]
     assert list_lp16_use_fp32_params() == {"BatchNormalization": names[1:]}
 

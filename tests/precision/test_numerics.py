@@ -189,16 +189,16 @@ def unsafe(body, low):
         )
     )
     propagate_types(model)
-    found = unsafe_nodes(model, low, RangeFaults(low))
-    assert all(map(str, found.values())), "every reason is a sentence"
-    return {node.name for node in found}
+    names = unsafe_nodes(model, low, RangeFaults(low))
+    assert all(map(str, names.values())), "every reason is a sentence"
+    return {node.name for node in names}
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_what_is_unsafe(name):
     body, formats = BODIES[name]
-    found = {low.name for low in (FLOAT16, BFLOAT16) if "n" in unsafe(body, low)}
-    assert found == formats
+    unsafe_in = {low.name for low in (FLOAT16, BFLOAT16) if "n" in unsafe(body, low)}
+    assert unsafe_in == formats
 
 
 @pytest.mark.parametrize("name", ["a mask", "a mask passed into a body"])
@@ -358,5 +358,5 @@ def test_a_normalisation_is_found_whole(text, expected):
     constants = {"two": np.float32(2.0), "eps": np.float32(1e-5)}
     model = ir.from_proto(parse(f"(float[4] x) => (float y) {{ {text} }}", **constants))
     propagate_types(model)
-    found = normalisations(list(in_order(model.graph)))
-    assert [{str(node.outputs[0].name) for node in each} for each in found] == expected
+    wholes = normalisations(list(in_order(model.graph)))
+    assert [{str(node.outputs[0].name) for node in each} for each in wholes] == expected

@@ -110,14 +110,14 @@ def test_the_opset_chosen(name):
     text, opset, dtype, target, equivalents, expected, rewritten = CHOICES[name]
     model = ir.from_proto(parse(text, opset=opset, imports=', "my.domain": 1', w=array(4, 4), k=K))
     propagate_types(model)
-    found = choose_opset(
+    target_opset = choose_opset(
         model, Constraints(model, TARGETS[target], FORMATS[dtype]), lambda node: node.op_type in equivalents
     )
-    assert found.opset == expected
-    assert [node.op_type for node in found.rewrite] == rewritten
-    assert bool(found.reason) == (expected != opset)
-    if found.reason:
-        assert found.reason.startswith(f"opset {opset} -> {expected}: ")
+    assert target_opset.opset == expected
+    assert [node.op_type for node in target_opset.rewrite] == rewritten
+    assert bool(target_opset.reason) == (expected != opset)
+    if target_opset.reason:
+        assert target_opset.reason.startswith(f"opset {opset} -> {expected}: ")
 
 
 def test_the_choice_is_reported():

@@ -37,5 +37,5 @@ POLES = {
 
 @pytest.mark.parametrize(("text", "expected"), POLES.values(), ids=POLES)
 def test_where_an_operator_has_a_pole(text, expected):
-    found = input_at_pole(nodes_of(text)[-1])
-    assert (None if found is None else found.name) == expected
+    pole_input = input_at_pole(nodes_of(text)[-1])
+    assert (None if pole_input is None else pole_input.name) == expected

@@ -28,8 +28,8 @@ def decided(body, head=HEAD, *, low=FLOAT16, opset=20, lists=None, target="cuda"
     model = ir.from_proto(parse(text, opset=opset, imports=', "com.microsoft": 1, "ai.onnx.ml": 3', **weights))
     propagate_types(model)
     rules = RafRules(low, lists or amp.AutoMixedPrecisionLists())
-    found = assign(model, Policy(low=low, target=TARGETS[target], training=training, rules=rules))
-    return {node.name: decision for node, decision in found.decisions.items()}
+    assigned = assign(model, Policy(low=low, target=TARGETS[target], training=training, rules=rules))
+    return {node.name: decision for node, decision in assigned.decisions.items()}
 
 
 # ---- the table ----
@@ -131,32 +131,32 @@ def test_families(name):
     call, expected = NODES[name]
     body = f"h = MatMul (x, w) up = Cast <to = 1> (h) [n] y = {call}"
     weights = {"w": W, "v": W, "lo": np.float32(0), "hi": np.float32(6), "pads": np.zeros(4, np.int64)}
-    found = decided(body, "(float[4,4] x, bool[4,4] c, int64[4] k) => (float y)", **weights)["n"]
-    assert found.precision == expected
-    assert found.reason
+    decision = decided(body, "(float[4,4] x, bool[4,4] c, int64[4] k) => (float y)", **weights)["n"]
+    assert decision.precision == expected
+    assert decision.reason
 
 
 @pytest.mark.parametrize("call", ["m, y = TopK (h, two)", "m, i = Dropout (h)"])
 def test_infer_leaves_several_outputs_alone(call):
     body = f"h = MatMul (x, w) [n] {call}"
-    found = decided(body, "(float[4,4] x) => (float[4,4] m)", w=W, two=np.array([2], np.int64))["n"]
-    assert (found.precision, "several outputs" in str(found.reason)) == ("high", True)
+    decision = decided(body, "(float[4,4] x) => (float[4,4] m)", w=W, two=np.array([2], np.int64))["n"]
+    assert (decision.precision, "several outputs" in str(decision.reason)) == ("high", True)
 
 
 @pytest.mark.parametrize("call", ["ConstantOfShape (s)", "RandomNormalLike (x)", "OneHot (s, s, two)"])
 def test_infer_leaves_what_nothing_votes_on_alone(call):
-    found = decided(f"[n] y = {call}", "(float[4,4] x, int64[2] s, float[2] two) => (float y)")["n"]
-    assert (found.precision, "no float input that counts" in str(found.reason)) == ("high", True)
+    decision = decided(f"[n] y = {call}", "(float[4,4] x, int64[2] s, float[2] two) => (float y)")["n"]
+    assert (decision.precision, "no float input that counts" in str(decision.reason)) == ("high", True)
 
 
 @pytest.mark.parametrize(("source", "expected"), [("x", "high"), ("h", "low")])
 def test_split_follows_its_input_and_concat_the_split(source, expected):
     """The split results of a product, joined again."""
     body = f"h = MatMul (x, w) [s] p, q = Split <axis = 0, num_outputs = 2> ({source}) [n] y = Concat <axis = 0> (p, q)"
-    found = decided(body)
-    assert (found["s"].precision, found["n"].precision) == (expected, expected)
+    decisions = decided(body)
+    assert (decisions["s"].precision, decisions["n"].precision) == (expected, expected)
     if expected == "low":
-        assert found["s"].form.outputs == {0, 1}
+        assert decisions["s"].form.outputs == {0, 1}
 
 
 BATCH = "(float[2,4,3] x, float[4] s, float[4] b, float[4] m, float[4] v) => (float[2,4,3] y)"
@@ -170,25 +170,25 @@ BATCH_FORMS = {"tensorrt": ("tensorrt", False, {0}), "training": ("cuda", True, 
 def test_batch_norm_takes_low_data_and_float32_statistics(name):
     """Where the target has such a form, the data are low whatever they were."""
     target, training, expected = BATCH_FORMS[name]
-    found = decided("[n] y = BatchNormalization (x, s, b, m, v)", BATCH, target=target, training=training)["n"]
+    decision = decided("[n] y = BatchNormalization (x, s, b, m, v)", BATCH, target=target, training=training)["n"]
     if expected is None:
-        assert (found.precision, found.form) == ("high", None)
-        assert "no form with data in lower precision and float32 statistics" in str(found.reason)
+        assert (decision.precision, decision.form) == ("high", None)
+        assert "no form with data in lower precision and float32 statistics" in str(decision.reason)
     else:
-        assert (found.form.inputs, found.form.outputs) == (expected, {0})
+        assert (decision.form.inputs, decision.form.outputs) == (expected, {0})
 
 
 def test_the_users_lists_win_over_rules_and_families():
     lists = amp.AutoMixedPrecisionLists(custom_white_list=["Exp"], custom_black_list=["MatMul"])
-    found = decided("[m] h = MatMul (x, w) [e] y = Exp (h)", lists=lists)
-    assert (found["m"].precision, found["e"].precision) == ("high", "low")
+    decisions = decided("[m] h = MatMul (x, w) [e] y = Exp (h)", lists=lists)
+    assert (decisions["m"].precision, decisions["e"].precision) == ("high", "low")
     with CustomTypeHint({"Exp": lambda node, inputs, low_dtype: [None]}):
         assert decided("[e] y = Exp (x)", lists=lists)["e"].precision == "low"
 
 
 def test_the_default_lists_are_not_rafs():
-    found = decided("h = MatMul (x, w) [log] l = Log (h) [sqrt] y = Sqrt (l)")
-    assert (found["log"].precision, found["sqrt"].precision) == ("low", "low"), "Paddle's black, and unlisted"
+    decisions = decided("h = MatMul (x, w) [log] l = Log (h) [sqrt] y = Sqrt (l)")
+    assert (decisions["log"].precision, decisions["sqrt"].precision) == ("low", "low"), "Paddle's black, and unlisted"
 
 
 def test_hints_for_slots_that_stay_float32_are_ignored():
@@ -196,8 +196,8 @@ def test_hints_for_slots_that_stay_float32_are_ignored():
     body = "[n] y = Resize (x, , s)"
     head = "(float[1,1,4,4] x, float[4] s) => (float y)"
     with CustomTypeHint({"Resize": lambda node, inputs, low_dtype: [low_dtype] * len(inputs)}):
-        found = decided(body, head)["n"]
-    assert (found.precision, found.form.inputs) == ("low", {0})
+        decision = decided(body, head)["n"]
+    assert (decision.precision, decision.form.inputs) == ("low", {0})
     with CustomTypeHint({"Resize": lambda node, inputs, low_dtype: [None, None, low_dtype]}):
         assert decided(body, head)["n"].precision == "high"
 
@@ -209,10 +209,10 @@ def test_a_rule_may_ask_for_a_form_with_fewer_low_inputs():
         return [low_dtype, None, None, None, None]
 
     with CustomTypeHint({"BatchNormalization": data}):
-        found = decided(body, BATCH, target="tensorrt")["n"]
+        decision = decided(body, BATCH, target="tensorrt")["n"]
         with pytest.raises(ValueError, match=r"inputs 0 float16 and the others float32: expected hints"):
             decided(body, BATCH, target="cuda")
-    assert (found.form.inputs, found.form.outputs) == ({0}, {0})
+    assert (decision.form.inputs, decision.form.outputs) == ({0}, {0})
 
 
 BIAS = "[conv] h = Conv (x, k) [bias] y = Add (h, b)"
@@ -224,8 +224,8 @@ def test_a_rule_of_the_users_and_the_default_again():
         return ["float32", "float32"]
 
     def precisions():
-        found = decided(BIAS, ROW_53_HEAD)
-        return found["conv"].precision, found["bias"].precision
+        decisions = decided(BIAS, ROW_53_HEAD)
+        return decisions["conv"].precision, decisions["bias"].precision
 
     assert precisions() == ("low", "low")
     with CustomTypeHint({"Add": never}):
@@ -234,10 +234,10 @@ def test_a_rule_of_the_users_and_the_default_again():
 
 
 def test_a_comparison_with_a_constant_is_a_tie():
-    found = decided("h = MatMul (x, w) [n] y = Equal (h, v)", "(float[4,4] x) => (bool[4,4] y)", w=W, v=W)["n"]
-    assert (found.precision, found.form.inputs, found.form.outputs) == ("low", {0, 1}, set())
+    decision = decided("h = MatMul (x, w) [n] y = Equal (h, v)", "(float[4,4] x) => (bool[4,4] y)", w=W, v=W)["n"]
+    assert (decision.precision, decision.form.inputs, decision.form.outputs) == ("low", {0, 1}, set())
 
 
 def test_bfloat16():
-    found = decided("[m] h = MatMul (x, w) [a] r = Add (h, x) [e] y = Exp (r)", low=BFLOAT16, opset=22)
-    assert [found[name].precision for name in "mae"] == ["low", "low", "high"]
+    decisions = decided("[m] h = MatMul (x, w) [a] r = Add (h, x) [e] y = Exp (r)", low=BFLOAT16, opset=22)
+    assert [decisions[name].precision for name in "mae"] == ["low", "low", "high"]

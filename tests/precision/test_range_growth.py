@@ -60,8 +60,8 @@ def typed(text):
 @pytest.mark.parametrize(("text", "expected"), GROWTH.values(), ids=GROWTH)
 def test_what_grows(text, expected):
     model = typed(text)
-    found = growing(model, list(in_order(model.graph)), KnownShapes(model, {}))
-    assert (model.graph.outputs[0] in found) is expected
+    grown = growing(model, list(in_order(model.graph)), KnownShapes(model, {}))
+    assert (model.graph.outputs[0] in grown) is expected
 
 
 # name: a body that level auto keeps float32, whose ranges on short data fit with headroom

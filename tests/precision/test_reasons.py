@@ -77,8 +77,8 @@ def test_every_code_is_produced_and_says_a_sentence(code):
 
 
 def test_what_templates_can_say():
-    one, two = (Reason("island", {"casts": casts, "operators": 1}) for casts in (1, 2))
-    assert str(one) == "an island: lower precision costs 1 more cast for 1 cheap operator"
+    first, two = (Reason("island", {"casts": casts, "operators": 1}) for casts in (1, 2))
+    assert str(first) == "an island: lower precision costs 1 more cast for 1 cheap operator"
     assert str(two) == "an island: lower precision costs 2 more casts for 1 cheap operator"
     irregular = Reason("island-quantized-casts", {"casts": 1, "operators": 0})
     assert str(irregular) == "an island: 1 cast of a quantized value for 0 operators that compute"
@@ -200,10 +200,10 @@ def test_what_counts_as_reading(text, expected):
 
 @pytest.mark.slow
 def test_nobody_reads_a_sentence_again():
-    found = [
+    readers = [
         f"{name}:{node.lineno}: {ast.unparse(node)}"
         for name, text in sources().items()
         for node in ast.walk(ast.parse(text))
         if reads(node)
     ]
-    assert found == []
+    assert readers == []

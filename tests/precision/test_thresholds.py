@@ -27,10 +27,10 @@ def test_without_a_threshold_all_is_low():
 
 @pytest.mark.parametrize("level", ["O2", "auto"])
 def test_nodes_that_read_or_compute_large_values_stay_float32(level):
-    found = high(level, inputs=SAMPLE, data_max=300)
-    assert set(found) == {"grown", "bent"}
-    assert found["grown"].startswith("'b' reaches ")
-    assert found["grown"].endswith("in sample 1, above --data-max 300")
+    wide = high(level, inputs=SAMPLE, data_max=300)
+    assert set(wide) == {"grown", "bent"}
+    assert wide["grown"].startswith("'b' reaches ")
+    assert wide["grown"].endswith("in sample 1, above --data-max 300")
     assert high(level, inputs=SAMPLE, data_max=1e4) == {}
 
 

@@ -65,8 +65,8 @@ def decided(call, *, out="float[4,4]", low=FLOAT16, opset=20, imports="", **list
     weights["axis"] = np.array([1])
     weights["shift"] = np.zeros(4, np.float32)
     model = typed(text, opset=opset, imports=imports, **weights)
-    found = assigned(model, low=low, **lists)
-    return {node.name: found.decisions[node] for node in all_nodes(model) if node.name}
+    decisions = assigned(model, low=low, **lists)
+    return {node.name: decisions.decisions[node] for node in all_nodes(model) if node.name}
 
 
 def of(call, **options):
@@ -101,18 +101,18 @@ LOWER_PRECISION = {
 @pytest.mark.parametrize("name", LOWER_PRECISION)
 def test_lower_precision_operators_become_low(name):
     call, out, opset = LOWER_PRECISION[name]
-    found = decided(call, out=out, opset=opset, imports=', "com.microsoft": 1')["n"]
-    assert found.precision == "low"
-    assert str(found.reason).endswith("runs in lower precision")
-    assert found.form.inputs
+    decision = decided(call, out=out, opset=opset, imports=', "com.microsoft": 1')["n"]
+    assert decision.precision == "low"
+    assert str(decision.reason).endswith("runs in lower precision")
+    assert decision.form.inputs
 
 
 @pytest.mark.parametrize("call", [recurrent("GRU", 3), "[n] y = com.microsoft.GemmFastGelu (hx, z)"])
 def test_what_onnx_runtime_has_no_low_kernel_for_stays_float32(call):
     out = "float[4,1,4,4]" if "GRU" in call else "float[4,4]"
-    found = decided(call, out=out, imports=', "com.microsoft": 1')["n"]
-    assert found.precision == "high"
-    assert "no float16 kernel" in str(found.reason)
+    decision = decided(call, out=out, imports=', "com.microsoft": 1')["n"]
+    assert decision.precision == "high"
+    assert "no float16 kernel" in str(decision.reason)
 
 
 # ---- each fp32 operator fed a low value stays float32 ----
@@ -190,7 +190,7 @@ def by_table(key, *, low):
 
 @pytest.mark.parametrize("key", TORCH_CLASSES)
 def test_each_operator_does_as_its_class_says(key):
-    found = (by_table(key, low=True).precision, by_table(key, low=False).precision)
+    answers = (by_table(key, low=True).precision, by_table(key, low=False).precision)
     follows = ("low", "high") if not key.endswith("Range") else ("high", "high")
     expected = {
         TorchClass.LOWER_PRECISION_FP: ("low", "low"),
@@ -198,7 +198,7 @@ def test_each_operator_does_as_its_class_says(key):
         TorchClass.PROMOTE: follows,
         TorchClass.FALL_THROUGH: follows,
     }
-    assert found == expected[TORCH_CLASSES[key][0]]
+    assert answers == expected[TORCH_CLASSES[key][0]]
 
 
 # ---- promotion ----
@@ -228,11 +228,11 @@ ROWS = "rows = Constant <value = int64[4,1] {0,1,2,3}> () c = Equal (at, at)"
 @pytest.mark.parametrize("name", TWO)
 def test_promotion_of_two(name):
     call, out = TWO[name]
-    found = {
+    precisions = {
         first + second: of(f"{ROWS} [n] y = {call.format(first + 'x', second + 'z')}", out=out, opset=18)
         for first, second in (("l", "l"), ("l", ""), ("h", "l"), ("h", ""))
     }
-    assert found == {"ll": "low", "l": "high", "hl": "high", "h": "high"}
+    assert precisions == {"ll": "low", "l": "high", "hl": "high", "h": "high"}
 
 
 @pytest.mark.parametrize("name", ["Equal", "Less", "Greater"])
@@ -254,8 +254,8 @@ def test_comparisons_of_mixed_inputs_give_bool(name):
 def test_grid_sample_is_promoted(call, expected):
     text = f"(float[1,4,4,4] p, float[1,3,3,2] z2) => (float[1,4,3,3] y) {{ lp = Conv (p, k) {call} }}"
     model = typed(text, opset=16, k=KERNEL, kg=array(3, 3, 1, 1))
-    found = assigned(model)
-    assert {n.name: found.decisions[n].precision for n in all_nodes(model)}["n"] == expected
+    decisions = assigned(model)
+    assert {n.name: decisions.decisions[n].precision for n in all_nodes(model)}["n"] == expected
 
 
 # ---- what falls through ----
@@ -328,17 +328,17 @@ def test_numbers_alone_make_a_float32():
     model = typed(
         "(float f, bool c) => (float y) { [n] y = Where (c, s, s) }", s=np.float32(2.0), one=np.ones(1, np.float32)
     )
-    found = assigned(model)
-    decision = next(iter(found.decisions.values()))
+    decisions = assigned(model)
+    decision = next(iter(decisions.decisions.values()))
     assert decision.precision == "high"
     assert "numbers" in str(decision.reason)
 
 
 def test_an_operator_without_a_row_falls_through():
     assert "my.domain::Blend" not in TORCH_CLASSES
-    found = [by_table("my.domain::Blend", low=low) for low in (True, False)]
-    assert [decision.precision for decision in found] == ["low", "high"]
-    assert "my.domain::Blend" in str(found[0].reason)
+    answers = [by_table("my.domain::Blend", low=low) for low in (True, False)]
+    assert [decision.precision for decision in answers] == ["low", "high"]
+    assert "my.domain::Blend" in str(answers[0].reason)
 
 
 # ---- the user's lists, the demo, bfloat16 ----
@@ -368,8 +368,8 @@ def test_the_autocast_demo(low):
         "(float[4,4] a, float[4,4] b) => (float[4,4] c, float[4,4] d) { [mm] c = MatMul (a, b) [sum] d = Add (a, b) }"
     )
     model = typed(text)
-    found = assigned(model, low=low)
-    assert {n.name: found.decisions[n].precision for n in model.graph} == {"mm": "low", "sum": "high"}
+    decisions = assigned(model, low=low)
+    assert {n.name: decisions.decisions[n].precision for n in model.graph} == {"mm": "low", "sum": "high"}
     rewritten(model, low=low)
     dtypes = {node.name: node.outputs[0].dtype for node in model.graph}
     assert (dtypes["mm"], dtypes["sum"]) == (low.dtype, ir.DataType.FLOAT)

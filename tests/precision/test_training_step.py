@@ -53,9 +53,11 @@ def prepared(model, **request):
 @pytest.mark.parametrize(("network", "optimizer"), BY_HAND)
 def test_every_state_of_a_foreign_step_is_found_whatever_it_is_called(network, optimizer):
     step = anonymous(by_hand(network, optimizer))
-    found = prepared(step.model).step
-    assert {(s.input, s.output, s.role) for s in found.states} == {(s.input, s.output, s.role) for s in step.states}
-    assert found.gradients.keys() == {s.input for s in step.states if s.role == "parameter"}
+    step_roles = prepared(step.model).step
+    assert {(s.input, s.output, s.role) for s in step_roles.states} == {
+        (s.input, s.output, s.role) for s in step.states
+    }
+    assert step_roles.gradients.keys() == {s.input for s in step.states if s.role == "parameter"}
 
 
 @pytest.mark.parametrize("row", NOT_TRAINING, ids=lambda row: row.name)
@@ -67,8 +69,10 @@ def test_what_only_looks_alike_is_not_a_training_step(row):
 @pytest.mark.parametrize("optimizer", ["adam", "adamw_clipped", "flattened"])
 def test_named_states_have_the_roles_that_they_would_have_anyway(network, optimizer):
     step = by_hand(network, optimizer)
-    found = find_training_step(prepared(step.model).model, step.bindings)
-    assert {(s.input, s.output, s.role) for s in found.states} == {(s.input, s.output, s.role) for s in step.states}
+    step_roles = find_training_step(prepared(step.model).model, step.bindings)
+    assert {(s.input, s.output, s.role) for s in step_roles.states} == {
+        (s.input, s.output, s.role) for s in step.states
+    }
 
 
 def test_the_square_of_a_gradient_belongs_to_the_optimizer():
@@ -82,16 +86,16 @@ def test_the_square_of_a_gradient_belongs_to_the_optimizer():
 
 def test_a_clipped_gradient_belongs_to_the_optimizer():
     program = prepared(by_hand("unbatched", "adamw_clipped").model, level="O2")
-    made = {value.name: node for node in program.model.graph for value in node.outputs}
+    producers = {value.name: node for node in program.model.graph for value in node.outputs}
     (root,) = [node for node in program.model.graph if node.op_type == "Min"]
     assert role_of(root) == "optimize"
-    assert {made[name].op_type for (name,) in program.step.gradients.values()} == {"Mul"}
+    assert {producers[name].op_type for (name,) in program.step.gradients.values()} == {"Mul"}
 
 
 def test_running_statistics_that_the_file_names_are_statistics(tmp_path):
     step = saved("fp32", tmp_path)
-    found = {state.input: state.role for state in prepared(step.model).step.states}
-    assert {row.input: row.role for row in step.states if row.role == "statistic"}.items() <= found.items()
+    roles = {state.input: state.role for state in prepared(step.model).step.states}
+    assert {row.input: row.role for row in step.states if row.role == "statistic"}.items() <= roles.items()
 
 
 def test_the_optimizer_begins_where_the_gradients_come_out():

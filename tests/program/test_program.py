@@ -68,6 +68,6 @@ def test_saved_inline_and_outside_a_program_is_the_same(tmp_path):
     program = amp.load(model())
     amp.save(program, tmp_path / "inline.onnx")
     amp.save(program, tmp_path / "outside.onnx", external=True)
-    found = [support.constant(amp.load(tmp_path / name), "w") for name in ("inline.onnx", "outside.onnx")]
-    np.testing.assert_array_equal(found[0], W)
-    np.testing.assert_array_equal(found[1], W)
+    weights = [support.constant(amp.load(tmp_path / name), "w") for name in ("inline.onnx", "outside.onnx")]
+    np.testing.assert_array_equal(weights[0], W)
+    np.testing.assert_array_equal(weights[1], W)

@@ -112,7 +112,7 @@ def test_the_algorithm_is_part_of_what_is_low():
 
 def test_masters_and_a_loss_scale_become_state_of_the_algorithm():
     source = model()
-    kept = source.SerializeToString()
+    before = source.SerializeToString()
     (info,) = source.training_info
     info.initialization.CopyFrom(
         onnx.parser.parse_graph("init () => (float[3, 2] w0) { w0 = RandomNormal<shape = [3, 2], seed = 1.0>() }")
@@ -137,7 +137,7 @@ def test_masters_and_a_loss_scale_become_state_of_the_algorithm():
     names = [value.name for value in info.initialization.output]
     first = dict(zip(names, onnx.reference.ReferenceEvaluator(initialization).run(None, {}), strict=True))
     np.testing.assert_array_equal(first[starts["w"]], first["w0"].astype(np.float16))
-    assert kept == model().SerializeToString()
+    assert before == model().SerializeToString()
     assert [tensor.name for tensor in source.graph.initializer] == ["w"]  # the caller's message is as it was
 
 
@@ -167,13 +167,13 @@ def test_two_algorithms_with_the_same_names():
     program = amp.load(source)
     merge(program)
     split(program)
-    one, two = program.training_info
+    first, two = program.training_info
     assert [node.op_type for node in two.algorithm.node] == [
         node.op_type for node in source.training_info[1].algorithm.node
     ]
     assert [v.name for v in two.algorithm.input] == ["t", "t2"]
     assert {v.name for v in two.algorithm.output} == {"loss", "b_new", "count_new"}
-    assert [v.name for v in one.algorithm.output] == ["loss", "w_new", "steps_new"]
+    assert [v.name for v in first.algorithm.output] == ["loss", "w_new", "steps_new"]
 
 
 OPAQUE = """alg (float[N, 2] t) => (float loss, float[3, 2] w_new) <float rate = {0.1}> {

@@ -25,10 +25,10 @@ def deep_model(layers, blocks=5):
     for layer, block in itertools.product(range(layers), range(blocks)):
         scope = f"/encoder/layer.{layer}/block.{block}"
         for index, op in enumerate(_BLOCK):
-            made = f"{scope}/{op}_{index}_output"
+            result = f"{scope}/{op}_{index}_output"
             second = {"Add": ["x"], "Mul": ["x"], "MatMul": ["w"]}.get(op, [])
-            nodes.append(helper.make_node(op, [last, *second], [made], name=f"{scope}/{op}_{index}"))
-            last = made
+            nodes.append(helper.make_node(op, [last, *second], [result], name=f"{scope}/{op}_{index}"))
+            last = result
     nodes.append(helper.make_node("Identity", [last], ["y"], name="/out"))
     value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 4]) for name in ("x", "y")]
     weight = onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")

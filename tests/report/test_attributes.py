@@ -109,7 +109,7 @@ def test_attributes_are_in_the_report_in_json_and_folded_into_the_operator(case)
 def test_a_table_is_as_wide_as_without():
     row = DecisionRow("n", "Conv", "float16", "why", attributes={"kernel_shape": "[3, 3]"})
     bare = dataclasses.replace(row, attributes={})
-    with_some, without = (nodes_table(dataclasses.replace(EMPTY, decisions=(one,))) for one in (row, bare))
+    with_some, without = (nodes_table(dataclasses.replace(EMPTY, decisions=(decision,))) for decision in (row, bare))
     assert with_some.heads == without.heads
     assert [cell.text for cell in with_some.rows[0]] == [cell.text for cell in without.rows[0]]
 

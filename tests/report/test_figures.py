@@ -48,11 +48,11 @@ OF_FLOATS = {"max abs", "relative", "SNR dB", "cosine"}
 @pytest.mark.parametrize("case", ROWS)
 def test_an_output_has_the_figures_of_its_kind(case):
     output, expected = ROWS[case]
-    found = {figure.head: figure.of(output) for figure in FIGURES}
-    assert {head: found[head] for head in expected} == expected
-    given = {head for head, text in found.items() if text != "-"}
-    assert given == set(expected) | (OF_FLOATS if "float" in output.dtype or output.dtype == "map" else set())
-    assert [figure.head for figure in figures_of([output])] == [head for head in found if head in given]
+    texts = {figure.head: figure.of(output) for figure in FIGURES}
+    assert {head: texts[head] for head in expected} == expected
+    with_text = {head for head, text in texts.items() if text != "-"}
+    assert with_text == set(expected) | (OF_FLOATS if "float" in output.dtype or output.dtype == "map" else set())
+    assert [figure.head for figure in figures_of([output])] == [head for head in texts if head in with_text]
 
 
 BAD = {

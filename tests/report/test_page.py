@@ -79,18 +79,18 @@ SENTENCES = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_the_first_sentence(case):
     changes, expected, slower = SENTENCES[case]
-    one = dataclasses.replace(EMPTY, **changes)
-    assert (headline(one), slower_words(one)) == (expected, slower)
-    assert expected in plain(page([(one, None)]))
-    assert slower in plain(page([(one, None)])).replace("Predicted", "predicted")
-    assert slower in one._repr_html_()
+    page_report = dataclasses.replace(EMPTY, **changes)
+    assert (headline(page_report), slower_words(page_report)) == (expected, slower)
+    assert expected in plain(page([(page_report, None)]))
+    assert slower in plain(page([(page_report, None)])).replace("Predicted", "predicted")
+    assert slower in page_report._repr_html_()
 
 
 @pytest.mark.parametrize("after", [0.995, 1.0, 1.005])
 def test_times_that_hardly_differ_are_equal(after):
-    one = dataclasses.replace(EMPTY, times=PredictedTimes(1.0, after))
-    assert predicted_words(one) == f"{human_time(after)} on H100, as in float32"
-    assert slower_words(one) == ""
+    page_report = dataclasses.replace(EMPTY, times=PredictedTimes(1.0, after))
+    assert predicted_words(page_report) == f"{human_time(after)} on H100, as in float32"
+    assert slower_words(page_report) == ""
 
 
 def test_the_first_sentence_names_the_worst_output(report):
@@ -121,23 +121,23 @@ ROWS = tuple(
 
 
 def test_the_worst_come_first_and_only_low_nodes_spoil_the_result():
-    one = dataclasses.replace(EMPTY, decisions=ROWS)
-    assert [row.name for row in worst_sources(one.decisions)] == ["n1", "n0"]
-    assert [row.name for row in costliest_fp32(one.decisions)] == ["n3", "n2"]
-    shares = squared_error_shares(one.decisions)
+    page_report = dataclasses.replace(EMPTY, decisions=ROWS)
+    assert [row.name for row in worst_sources(page_report.decisions)] == ["n1", "n0"]
+    assert [row.name for row in costliest_fp32(page_report.decisions)] == ["n3", "n2"]
+    shares = squared_error_shares(page_report.decisions)
     assert shares == {"n0": pytest.approx(0.36), "n1": pytest.approx(0.64)}
-    assert cells(sources_table(one), "error") == ["4%", "3%"]
-    assert cells(costly_table(one), "in float32") == ["2 ms", "1 ms"]
+    assert cells(sources_table(page_report), "error") == ["4%", "3%"]
+    assert cells(costly_table(page_report), "in float32") == ["2 ms", "1 ms"]
 
 
 def test_nodes_that_overflow_share_all_of_the_error():
     rows = tuple(
         DecisionRow(f"n{i}", "Add", "float16", "", error=error) for i, error in enumerate([math.inf, 1.0, math.inf])
     )
-    one = dataclasses.replace(EMPTY, decisions=rows)
-    assert squared_error_shares(one.decisions) == {"n0": 0.5, "n1": 0.0, "n2": 0.5}
-    assert [row.name for row in worst_sources(one.decisions)] == ["n0", "n2", "n1"]
-    assert 'data-k="Infinity">inf<' in page([(one, None)])
+    page_report = dataclasses.replace(EMPTY, decisions=rows)
+    assert squared_error_shares(page_report.decisions) == {"n0": 0.5, "n1": 0.0, "n2": 0.5}
+    assert [row.name for row in worst_sources(page_report.decisions)] == ["n0", "n2", "n1"]
+    assert 'data-k="Infinity">inf<' in page([(page_report, None)])
 
 
 @pytest.mark.parametrize("error", [1e-300, 1e300])
@@ -256,7 +256,7 @@ def test_the_frontier_is_a_picture_and_a_table(report):
     assert cells(frontier_table(report), "known by") == ["measured", "predicted", "measured", "predicted"]
     chart = frontier_chart(POINTS, "float16")
     assert (chart.count('class="measured"'), chart.count('class="predicted"'), chart.count('class="ring"')) == (2, 2, 1)
-    circles = [tuple(map(float, found)) for found in re.findall(r'edicted" cx="([\d.]+)" cy="([\d.]+)"', chart)]
+    circles = [tuple(map(float, place)) for place in re.findall(r'edicted" cx="([\d.]+)" cy="([\d.]+)"', chart)]
     assert circles[0] > circles[1], "a faster point is further left"
     assert circles[0][1] > circles[1][1], "a larger error is higher up"
 
@@ -345,9 +345,9 @@ def test_times_by_operator_say_what_bounds_them(case):
         DecisionRow(f"n{i}", op, "float16", "why", milliseconds=time, bound=bound)
         for i, (op, time, bound) in enumerate(rows)
     )
-    found = dataclasses.replace(EMPTY, decisions=decisions)
-    assert [tuple(cell.text for cell in row) for row in times_table(found).rows] == expected
-    assert ("Predicted time by operator" in page([(found, None)])) == bool(expected)
+    timed = dataclasses.replace(EMPTY, decisions=decisions)
+    assert [tuple(cell.text for cell in row) for row in times_table(timed).rows] == expected
+    assert ("Predicted time by operator" in page([(timed, None)])) == bool(expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"frontier": True}, {"level": "O1"}, {"level": "O2"}, {"policy": "torch"}])

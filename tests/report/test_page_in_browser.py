@@ -86,8 +86,8 @@ def test_axe_finds_nothing(opened, axe, scheme, width):
     tab.locator("details.part").first.locator("summary").click()
     open_nodes(tab).locator("input[type=search]").fill("layer.1/block.1")  # axe looks long at many rows
     tab.evaluate(axe)
-    found = tab.evaluate("axe.run({resultTypes: ['violations']})")
-    faults = [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in found["violations"]]
+    audit = tab.evaluate("axe.run({resultTypes: ['violations']})")
+    faults = [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in audit["violations"]]
     assert faults == []
 
 
@@ -98,8 +98,8 @@ def test_axe_finds_nothing_on_the_other_pages(opened, axe, name, width):
     for part in tab.locator("details.part > summary").all():
         part.click()
     tab.evaluate(axe)
-    found = tab.evaluate("axe.run({resultTypes: ['violations']})")
-    faults = [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in found["violations"]]
+    audit = tab.evaluate("axe.run({resultTypes: ['violations']})")
+    faults = [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in audit["violations"]]
     assert faults == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]
 
@@ -220,11 +220,11 @@ def test_labels_can_be_read_at_two_thousand_nodes(opened):
     for text in outer.locator("svg text:not(.small)").all():
         assert text.evaluate("node => parseFloat(getComputedStyle(node).fontSize)") >= 12
     assert outer.locator("svg .box").count() <= 42
-    boxes = [found.bounding_box() for found in outer.locator("svg .box > rect:first-of-type").all()]
-    for index, one in enumerate(boxes):
+    boxes = [box.bounding_box() for box in outer.locator("svg .box > rect:first-of-type").all()]
+    for index, box in enumerate(boxes):
         for other in boxes[:index]:
-            apart = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
-            assert apart or abs(one["y"] - other["y"]) >= one["height"]
+            apart = box["x"] >= other["x"] + other["width"] or other["x"] >= box["x"] + box["width"]
+            assert apart or abs(box["y"] - other["y"]) >= box["height"]
 
 
 def pictured(tab):

@@ -47,10 +47,10 @@ def test_numbers_are_counted_by_magnitude(case):
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e4, 1e20])
 def test_counts_are_numpys(scale):
     numbers = array(1 << 17, 3, scale=scale)  # more than are looked at together
-    found = measure(numbers, FLOAT16.smallest).histogram
-    edges = 2.0 ** np.arange(found.lowest, found.lowest + OCTAVES * len(found.counts) + 1, OCTAVES)
-    assert found.counts == tuple(np.histogram(np.abs(numbers.astype(np.float64)), edges)[0])
-    assert sum(found.counts) == np.count_nonzero(numbers)
+    counts = measure(numbers, FLOAT16.smallest).histogram
+    edges = 2.0 ** np.arange(counts.lowest, counts.lowest + OCTAVES * len(counts.counts) + 1, OCTAVES)
+    assert counts.counts == tuple(np.histogram(np.abs(numbers.astype(np.float64)), edges)[0])
+    assert sum(counts.counts) == np.count_nonzero(numbers)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_row_has_the_numbers_that_its_node_reads_and_makes():
     model = chain("Exp ({})", "Neg ({})", shape="float[8,4]")
     report = amp.transpile(model, inputs=X, frontier=True, cache=False)
     exp, neg = report.decisions
-    x, made = (measure(numbers, FLOAT16.smallest).histogram for numbers in (X["x"], np.exp(X["x"])))
-    assert exp.histogram == x + made
-    assert neg.histogram == made + made
+    x, results = (measure(numbers, FLOAT16.smallest).histogram for numbers in (X["x"], np.exp(X["x"])))
+    assert exp.histogram == x + results
+    assert neg.histogram == results + results
     assert exp.largest == pytest.approx(np.exp(X["x"]).max(), rel=1e-5)
     record = json.loads(dump(report_as_dict(report)))["decisions"][0]["histogram"]
     assert Histogram(record["lowest"], tuple(record["counts"])) == exp.histogram

@@ -40,25 +40,25 @@ def precisions(report: amp.Report) -> dict[str, str]:
 
 
 def test_a_recipe_replays_options_and_decisions(file, tmp_path):
-    made = amp.transpile(file, disable_amp=["first"], dtype="bfloat16", tolerance="4%", prefer="size")
-    made.save_recipe(tmp_path / "r.toml")
+    recorded = amp.transpile(file, disable_amp=["first"], dtype="bfloat16", tolerance="4%", prefer="size")
+    recorded.save_recipe(tmp_path / "r.toml")
     again = amp.transpile(file, recipe=tmp_path / "r.toml", prefer="size")
-    assert precisions(again) == precisions(made)
+    assert precisions(again) == precisions(recorded)
     assert again.dtype == "bfloat16"
-    assert again.settings == made.settings == {"disable_amp": ["first"], "dtype": "bfloat16", "tolerance": "4%"}
-    assert again.warnings == made.warnings
+    assert again.settings == recorded.settings == {"disable_amp": ["first"], "dtype": "bfloat16", "tolerance": "4%"}
+    assert again.warnings == recorded.warnings
 
 
 def test_the_decisions_of_a_recipe_win_over_the_level(file, tmp_path):
-    made = amp.transpile(file, verify=False, prefer="size")
-    made.save_recipe(tmp_path / "r.toml")
+    recorded = amp.transpile(file, verify=False, prefer="size")
+    recorded.save_recipe(tmp_path / "r.toml")
     text = (tmp_path / "r.toml").read_text()
     table = tomllib.loads(text)["nodes"]
     assert table["third"]["precision"] == "low"
     before, after = text.split("[nodes.third]")
     (tmp_path / "r.toml").write_text(before + "[nodes.third]" + after.replace('"low"', '"high"', 1))
     again = amp.transpile(file, recipe=tmp_path / "r.toml", verify=False, prefer="size")
-    assert precisions(again) == {**precisions(made), "third": "high"}
+    assert precisions(again) == {**precisions(recorded), "third": "high"}
     [row] = [row for row in again.decisions if row.name == "third"]
     assert row.reason.startswith("as in the recipe: ")
 

@@ -227,7 +227,7 @@ def test_outputs_are_ordered_worst_first():
         return OutputComparison(name, "float32", (1,), 0.0, relative, 1.0, nonfinite=nonfinite, mismatched=mismatched)
 
     outputs = [output("small", 0.1), output("nan", math.nan), output("inf", 0.0, 1), output("int", 0, 0, 4)]
-    assert [one.name for one in outputs_worst_first(outputs)] == ["inf", "int", "nan", "small"]
+    assert [worst.name for worst in outputs_worst_first(outputs)] == ["inf", "int", "nan", "small"]
 
 
 @pytest.mark.parametrize(("dtype", "names"), [("float16", "float16"), ("bfloat16", "bfloat16")])
@@ -547,14 +547,14 @@ def test_advice_to_convert_first(case):
 
 
 def test_times_are_predicted_when_they_are_first_asked_for():
-    made = []
+    predicted = []
 
     def predict():
-        made.append(1)
+        predicted.append(1)
         return PredictedTimes(1.0, 1.25, "batch=8")
 
     report = make_report(times=predict)
-    assert not made
-    assert (report.predicted_ms, report.pays_from, len(made)) == ((1.0, 1.25), "batch=8", 1)
-    found = report_as_dict(report)
-    assert (found["predicted_ms"], found["pays_from"], "times" in found) == ([1.0, 1.25], "batch=8", False)
+    assert not predicted
+    assert (report.predicted_ms, report.pays_from, len(predicted)) == ((1.0, 1.25), "batch=8", 1)
+    record = report_as_dict(report)
+    assert (record["predicted_ms"], record["pays_from"], "times" in record) == ([1.0, 1.25], "batch=8", False)

@@ -36,8 +36,8 @@ def test_a_line_a_role(states, lines):
 
 def test_states_are_in_every_form_of_the_report():
     step = by_hand("linear", "sgd")
-    given = {**step.start, **step.data(1)[0]}
-    report = amp.transpile(step.model, level="O2", inputs=given, keep_io_types={"a": "low"}, loss_scaling=True)
+    feeds = {**step.start, **step.data(1)[0]}
+    report = amp.transpile(step.model, level="O2", inputs=feeds, keep_io_types={"a": "low"}, loss_scaling=True)
     console = Console(width=200)
     with console.capture() as printed:
         console.print(summary(report))

@@ -153,13 +153,13 @@ FORMER = {"float16": "low", "bfloat16": "low", "float32": "high", "unchanged": "
 
 @pytest.mark.parametrize("word", FORMER)
 def test_a_precision_equals_its_former_word_too(word):
-    found = Precision(word)
-    assert found == word
-    assert found == FORMER[word] == kind_of(found)
-    assert hash(found) == hash(word)
-    assert {other for other in (*FORMER, *FORMER.values()) if found == other} == {word, FORMER[word]}
-    assert str(found) == f"{found}" == json.loads(json.dumps(found)) == word
-    assert repr(DecisionRow("n", "Relu", found, "why")) == f"DecisionRow('n', 'Relu', '{word}', 'why')"
+    precision = Precision(word)
+    assert precision == word
+    assert precision == FORMER[word] == kind_of(precision)
+    assert hash(precision) == hash(word)
+    assert {other for other in (*FORMER, *FORMER.values()) if precision == other} == {word, FORMER[word]}
+    assert str(precision) == f"{precision}" == json.loads(json.dumps(precision)) == word
+    assert repr(DecisionRow("n", "Relu", precision, "why")) == f"DecisionRow('n', 'Relu', '{word}', 'why')"
 
 
 def test_a_copy_is_unchanged():

@@ -78,17 +78,17 @@ def bfloat16():
         executor.run(startup)
         executor.run(main, feed(4), [loss])
         low = next(name for name in scope if scope[name].dtype == ml_dtypes.bfloat16)
-        found = {
+        differences = {
             "fetched": executor.run(main, feed(4), [loss, low])[1].dtype.name,
             "in the scope": scope[low].dtype.name,
             "test program": executor.run(test, feed(4), [low, logits])[0].dtype.name,
         }
         static.save(main, f"{folder}/saved")
         static.load(main, f"{folder}/saved")
-        found["saved"] = scope[low].dtype.name
+        differences["saved"] = scope[low].dtype.name
         static.save_inference_model(f"{folder}/served", [x], [logits], executor, program=test)
-        found["inference model"] = amp.Session(f"{folder}/served.onnx", CPUPlace()).outputs[0].dtype
-    return found
+        differences["inference model"] = amp.Session(f"{folder}/served.onnx", CPUPlace()).outputs[0].dtype
+    return differences
 
 
 def on_the_cpu():
@@ -102,13 +102,13 @@ def on_the_cpu():
     moved = []
     with static.Executor(CPUPlace()) as executor:
         state = executor._steps._state
-        executor._steps._state = lambda *given: moved.append(state(*given)) or moved[-1]
+        executor._steps._state = lambda *arguments: moved.append(state(*arguments)) or moved[-1]
         executor.run(main, feed(4), [loss], scope)
         stacks = {stack.name: stack for step in executor._steps._steps.values() for stack in step.stacks}
-    found = {}
+    state_values = {}
     for name, value in moved[0].items():
-        found |= stacks[name].parted(to_host(value)) if name in stacks else {name: to_host(value)}
-    same = [array.tobytes() == on_device[name] for name, array in found.items() if name in on_device]
+        state_values |= stacks[name].parted(to_host(value)) if name in stacks else {name: to_host(value)}
+    same = [array.tobytes() == on_device[name] for name, array in state_values.items() if name in on_device]
     return [scope.held(next(iter(scope))).device_name(), len(same) > 1 and all(same)]
 
 

@@ -84,11 +84,11 @@ def error(proto, **options):
 
 def in_two_threads():
     session = Session(model(), PLACE)
-    found = [counted(lambda: session.run(feed()))]
-    thread = threading.Thread(target=lambda: found.append(counted(lambda: session.run(feed()))))
+    counts = [counted(lambda: session.run(feed()))]
+    thread = threading.Thread(target=lambda: counts.append(counted(lambda: session.run(feed()))))
     thread.start()
     thread.join()
-    return found
+    return counts
 
 
 def refused():

@@ -45,10 +45,10 @@ def test_losses_that_are_kept_do_not_keep_parameters():
     def step():
         return executor.run(main, feed, [loss], scope=scope, return_numpy=False)
 
-    kept = [step() for _ in range(3)]
+    losses = [step() for _ in range(3)]
     before = current_memory()
     if before is None:
         pytest.skip("the memory of this process is not known")
-    kept += [step() for _ in range(20)]
+    losses += [step() for _ in range(20)]
     assert current_memory() - before < 6 * 16 * 2**20
-    assert len(kept) == 23
+    assert len(losses) == 23

@@ -179,8 +179,8 @@ def test_a_changed_program_opens_a_new_session_and_the_old_ones_go(net, sessions
     assert before[1] == 2 * before[0]
     executor.run(main, feed(), [loss, twice], scope=scope)
     assert len(sessions) == 1
-    kept = [key for key in executor._steps._steps if key[0] == id(main)]
-    assert len(kept) == 1, "a session of the program as it was would hold its memory for nothing"
+    keys = [key for key in executor._steps._steps if key[0] == id(main)]
+    assert len(keys) == 1, "a session of the program as it was would hold its memory for nothing"
 
 
 # ---- what is fed and what is held ----
@@ -200,10 +200,10 @@ def test_a_feed_that_the_fetched_values_do_not_need_may_be_left_out(net):
     with static.program_guard(main, static.Program()):
         x, z = static.data("x", [None, 3]), static.data("z", [None, 3])
         y, unused = tensor.add(x, x), tensor.add(z, z)
-    (found,) = executor.run(main, {"x": X}, [y], scope=scope)
-    np.testing.assert_array_equal(found, 2 * X)
-    (found,) = executor.run(main, {"x": X, "z": X}, [y], scope=scope)
-    np.testing.assert_array_equal(found, 2 * X)
+    (value,) = executor.run(main, {"x": X}, [y], scope=scope)
+    np.testing.assert_array_equal(value, 2 * X)
+    (value,) = executor.run(main, {"x": X, "z": X}, [y], scope=scope)
+    np.testing.assert_array_equal(value, 2 * X)
     with pytest.raises(InputError, match="'z'"):
         executor.run(main, {"x": X}, [unused], scope=scope)
 
@@ -245,8 +245,8 @@ def test_the_session_that_was_unused_for_longest_is_closed(net):
         executor.run(startup, scope=scope)
         for rows in (1, 2, 1, 3):
             executor.run(main, feed(rows), [loss], scope=scope)
-        kept = [dict(key[3])["x"][0] for key in executor._steps._steps]
-        assert kept == [1, 3]
+        sizes = [dict(key[3])["x"][0] for key in executor._steps._steps]
+        assert sizes == [1, 3]
     assert not executor._steps._steps
 
 

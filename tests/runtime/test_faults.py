@@ -121,9 +121,9 @@ def test_statistics_are_written_over_constants(saved):
     wanted = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
     path = saved(model)
     session = onnxruntime.InferenceSession(path)
-    found, again = (session.run(None, {"x": x}) for _ in range(2))
-    assert np.abs(found[0] - wanted).max() > 0.5
-    assert not np.array_equal(found[1], again[1])
+    first, again = (session.run(None, {"x": x}) for _ in range(2))
+    assert np.abs(first[0] - wanted).max() > 0.5
+    assert not np.array_equal(first[1], again[1])
 
 
 def test_a_normalisation_is_fused_from_pow_and_not_from_mul(tmp_path):
@@ -131,7 +131,7 @@ def test_a_normalisation_is_fused_from_pow_and_not_from_mul(tmp_path):
         "(float[2,4] x) => (float[2,4] y) {{ q = {square} m = ReduceMean <axes = [-1]> (q) v = Add (m, e) "
         "d = Sqrt (v) n = Div (x, d) y = Mul (n, g) }}"
     )
-    found = {}
+    operators = {}
     for square in ("Pow (x, two)", "Mul (x, x)"):
         two = {"two": np.float32(2)} if "two" in square else {}
         model = parse(text.format(square=square), opset=17, e=np.float32(0.1), g=array(4), **two)
@@ -139,8 +139,8 @@ def test_a_normalisation_is_fused_from_pow_and_not_from_mul(tmp_path):
         options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         optimized = onnx.load(tmp_path / "optimized.onnx")
-        found[square] = "SimplifiedLayerNormalization" in {node.op_type for node in optimized.graph.node}
-    assert found == {"Pow (x, two)": True, "Mul (x, x)": False}
+        operators[square] = "SimplifiedLayerNormalization" in {node.op_type for node in optimized.graph.node}
+    assert operators == {"Pow (x, two)": True, "Mul (x, x)": False}
 
 
 @pytest.mark.slow
@@ -180,8 +180,8 @@ def test_a_transposed_matrix_times_a_vector_is_wrong(saved):
         "(float[16,16] x, float[16] v) => (float[16] y) { t = Transpose <perm = [1, 0]> (x) y = MatMul (t, v) }"
     )
     feeds = {"x": array(16, 16), "v": array(16, seed=1)}
-    (found,) = open_and_run(saved(model), feeds)
-    np.testing.assert_allclose(found, feeds["x"] @ feeds["v"], rtol=1e-4, atol=1e-5)  # as if there was no Transpose
+    (product,) = open_and_run(saved(model), feeds)
+    np.testing.assert_allclose(product, feeds["x"] @ feeds["v"], rtol=1e-4, atol=1e-5)  # as if there was no Transpose
     with open_program(model) as session:
         np.testing.assert_allclose(session.run(feeds)[0], feeds["x"].T @ feeds["v"], rtol=1e-4, atol=1e-5)
 

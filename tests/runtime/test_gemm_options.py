@@ -49,14 +49,14 @@ def process(monkeypatch):
 @pytest.fixture
 def opened(monkeypatch):
     """Places that sessions were opened for, on the CPU instead, with the variable's value at that moment."""
-    found = []
+    sessions = []
 
     def on_cpu(place, message, settings):
-        found.append((place, os.environ.get(VARIABLE)))
+        sessions.append((place, os.environ.get(VARIABLE)))
         return CPUPlace().open_session(message, settings)
 
     monkeypatch.setattr(CUDAPlace, "open_session", on_cpu)
-    return found
+    return sessions
 
 
 # ---- what is refused before anything is opened ----
@@ -192,11 +192,11 @@ def step(monkeypatch, **options):
 
 
 def _run_on_cpu(_self, compiled, feeds, state):
-    given = {**{name: to_ort(array) for name, array in feeds.items()}, **state}
+    arguments = {**{name: to_ort(array) for name, array in feeds.items()}, **state}
     if compiled.session is None:
         return {}
     names = [output.name for output in compiled.session.get_outputs()]
-    return dict(zip(names, compiled.session.run_with_ort_values(names, given), strict=True))
+    return dict(zip(names, compiled.session.run_with_ort_values(names, arguments), strict=True))
 
 
 def test_an_executor_sets_it_before_its_first_session(monkeypatch, opened, process, caplog):

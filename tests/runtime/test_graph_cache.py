@@ -53,8 +53,8 @@ def test_a_graph_is_kept_and_found_and_computes_the_same(folder, caplog):
     assert first.tobytes() == second.tobytes() == plain.tobytes()
     assert [record.getMessage().split(" from ")[0] for record in caplog.records] == ["the optimized graph comes"]
     [name] = entries(folder)
-    kept = onnx.load(folder / name)
-    assert len(kept.graph.node) < len(model().graph.node)  # the constants are folded
+    entry = onnx.load(folder / name)
+    assert len(entry.graph.node) < len(model().graph.node)  # the constants are folded
 
 
 def test_a_cpu_session_keeps_nothing_unless_asked(folder):
@@ -161,7 +161,7 @@ def test_a_bad_size_is_said(monkeypatch, caplog):
 
 def test_many_at_once_make_one_whole_entry(folder):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: run(model(), cache=True), range(8)))
-    assert len({array.tobytes() for array in found}) == 1
+        results = list(pool.map(lambda _: run(model(), cache=True), range(8)))
+    assert len({array.tobytes() for array in results}) == 1
     [name] = entries(folder)
     assert onnx.load(folder / name).graph.node

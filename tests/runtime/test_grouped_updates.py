@@ -110,12 +110,12 @@ class Training:
             with static.program_guard(self.main, startup):
                 x, label = static.data("x", [4, 6]), static.data("label", [4, 1], "int64")
                 self.loss = F.cross_entropy(static.nn.fc(_layers(x, case.attrs), 3), label)
-                made = case.make()
+                chosen = case.make()
                 if case.amp is not None:
-                    made = static.amp.decorate(made, **case.amp)
+                    chosen = static.amp.decorate(chosen, **case.amp)
                 self.test = self.main.clone(for_test=True)
-                made.minimize(self.loss, startup)
-        self.optimizer = made
+                chosen.minimize(self.loss, startup)
+        self.optimizer = chosen
         self.scope, self.executor = static.Scope(), static.Executor(CPUPlace())
         self.executor.run(startup, scope=self.scope)
         self.done = 0
@@ -140,8 +140,8 @@ def assert_same(ours, other, exact=True):
         if exact:
             np.testing.assert_array_equal(ours[name], other[name], err_msg=name)
         else:
-            given = (np.asarray(values[name], np.float32) for values in (ours, other))
-            np.testing.assert_allclose(*given, rtol=1e-3, atol=2e-4, err_msg=name)
+            arrays = (np.asarray(values[name], np.float32) for values in (ours, other))
+            np.testing.assert_allclose(*arrays, rtol=1e-3, atol=2e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -161,8 +161,8 @@ def test_grouped_updates_are_those_of_each_parameter(name):
 def test_a_group_takes_few_operators():
     """A launch each on a GPU: joining, check, unscaling, AdamW on rows, the parameters; one chain for all powers."""
     training = Training(CASES["AdamW O2"])
-    made = assemble(training.main, [training.loss.name])
-    ready = lowering.ready_to_open(made, {"x": (4, 6), "label": (4, 1)}, worth=CUDA_WORTH)
+    assembled = assemble(training.main, [training.loss.name])
+    ready = lowering.ready_to_open(assembled, {"x": (4, 6), "label": (4, 1)}, worth=CUDA_WORTH)
     nodes = [node for node in ready.model.graph if (node.name or "").startswith("group/") and node.op_type != "Reshape"]
     weights = [node for node in nodes if node.outputs[0].shape is not None and 36 in node.outputs[0].shape]
     columns = [node for node in nodes if node.outputs[0].shape is not None and list(node.outputs[0].shape) == [10, 1]]
@@ -209,8 +209,8 @@ def test_a_value_is_fetched_by_its_name():
     grouped, single = Training(ADAM), Training(ADAM, worth=None)
     names = ["fc_2.w_0_fp32_master_0_moment2_0", "fc_1.b_0_fp32_master_0", "fc_0.w_0_fp32_master_0_beta1_pow_acc_0"]
     for fetch in ((), names, names[:1], ()):
-        found = [training.step(fetch=fetch)[1:] for training in (grouped, single)]
-        for ours, other, name in zip(*found, fetch, strict=True):
+        fetched = [training.step(fetch=fetch)[1:] for training in (grouped, single)]
+        for ours, other, name in zip(*fetched, fetch, strict=True):
             np.testing.assert_array_equal(ours, other)
             np.testing.assert_array_equal(ours, grouped.scope[name])
     assert_same(grouped.scope, single.scope)

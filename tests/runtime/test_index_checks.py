@@ -209,7 +209,7 @@ def test_an_environment_variable_gives_a_flag_its_first_value(monkeypatch):
     monkeypatch.setattr(flags, "_values", {})
     monkeypatch.setenv("FLAGS_check_nan_inf", "1")
     monkeypatch.setenv("FLAGS_check_index_range", "false")
-    names = [one.name for one in flags.FLAGS]
+    names = [flag.name for flag in flags.FLAGS]
     assert paddle.get_flags(names) == {"FLAGS_check_nan_inf": True, "FLAGS_check_index_range": False}
 
 

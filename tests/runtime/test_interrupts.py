@@ -236,7 +236,7 @@ def test_150_signals_at_random_moments_and_a_replay(name, number, error):
         training.step()
     a_step = (time.perf_counter() - began) / 10  # also beside other work, so that most rounds take several steps
     training.scope.update(first)
-    before = {one: signal.getsignal(one) for one in (signal.SIGALRM, number)}
+    before = {signal_number: signal.getsignal(signal_number) for signal_number in (signal.SIGALRM, number)}
     signal.signal(signal.SIGALRM, ring)
     signal.signal(number, raising)
     done = taken = 0
@@ -254,8 +254,8 @@ def test_150_signals_at_random_moments_and_a_replay(name, number, error):
             signal.setitimer(signal.ITIMER_REAL, 0)
             states.append((taken, training.state()))
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
     training.scope.update(first)
     for taken, state in states:  # each is a state that the uninterrupted training passes
         # The interrupted step was done or not, and the signal may have come after it, before the next was counted.

@@ -17,15 +17,15 @@ from amp_transpiler.runtime.scope import Scope
 @pytest.fixture
 def opened(monkeypatch):
     """Return a list that grows with every session."""
-    made = []
+    sessions = []
     make = onnxruntime.InferenceSession.__init__
 
-    def count(self, *given, **more):
-        made.append(self)
-        make(self, *given, **more)
+    def count(self, *arguments, **more):
+        sessions.append(self)
+        make(self, *arguments, **more)
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", count)
-    return made
+    return sessions
 
 
 def programs(*, low: bool = False, bias: object = None):
@@ -43,8 +43,8 @@ def programs(*, low: bool = False, bias: object = None):
 def computed(program, executor):
     """Return what a session computes for every update of a program."""
     names = list(program.updates)
-    found = executor.run(program, fetch_list=[program.updates[name] for name in names], scope=Scope())
-    return dict(zip(names, found, strict=True))
+    values = executor.run(program, fetch_list=[program.updates[name] for name in names], scope=Scope())
+    return dict(zip(names, values, strict=True))
 
 
 def test_a_startup_program_of_constants_opens_no_session(opened):
@@ -63,7 +63,7 @@ def test_a_startup_program_of_constants_opens_no_session(opened):
 
 def test_what_is_computed_still_needs_one(opened):
     startup, _ = programs()
-    name = next(name for name, one in startup.persistables.items() if one.kind == "parameter")
+    name = next(name for name, info in startup.persistables.items() if info.kind == "parameter")
     startup.updates[name] = str(startup.builder().neg(startup.value(startup.updates[name])).name)
     assert set(known_updates(startup)) == set(startup.updates) - {name}
     scope, executor = Scope(), static.Executor(amp.CPUPlace())

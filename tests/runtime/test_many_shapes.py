@@ -77,17 +77,17 @@ PROGRAMS = {  # and whether the step can be compiled without sizes
 @pytest.fixture
 def compiled(monkeypatch):
     """The shapes of each compile; a step has one shape of its own."""
-    found, real = [], steps.compile_step
+    steps_made, real = [], steps.compile_step
 
     def counting(program, fetch, shapes, *rest, **named):
         if program.inputs_of_test:
-            found.append({name: tuple(shape) for name, shape in shapes.items()})
+            steps_made.append({name: tuple(shape) for name, shape in shapes.items()})
         return real(program, fetch, shapes, *rest, **named)
 
     monkeypatch.setattr(static.Program, "inputs_of_test", False, raising=False)
     monkeypatch.setattr(steps, "compile_step", counting)
     monkeypatch.setattr(steps, "OWN_SHAPES", 1)
-    return found
+    return steps_made
 
 
 def built(make, level="O2"):
@@ -96,21 +96,21 @@ def built(make, level="O2"):
     main.inputs_of_test = True
     with static.program_guard(main, startup), paddle.utils.unique_name.guard():
         loss = make()
-        plain = made = paddle.optimizer.Momentum(0.1)  # Adam would make steps of the noise where a gradient is 0
+        plain = chosen = paddle.optimizer.Momentum(0.1)  # Adam would make steps of the noise where a gradient is 0
         if level != "O0":
-            made = static.amp.decorate(plain, level=level, init_loss_scaling=64.0)
-        made.minimize(loss)
-    return main, startup, loss, made
+            chosen = static.amp.decorate(plain, level=level, init_loss_scaling=64.0)
+        chosen.minimize(loss)
+    return main, startup, loss, chosen
 
 
 def trained(program, feeds, level, **options):
-    main, startup, loss, made = program
+    main, startup, loss, chosen = program
     scope = static.Scope()
     with static.scope_guard(scope):
         exe = static.Executor("cpu", **options)
         exe.run(startup)
         if level != "O0":
-            made.amp_init(exe.place)
+            chosen.amp_init(exe.place)
         losses = [exe.run(main, {k: v for k, v in feed.items() if main.has_var(k)}, [loss])[0] for feed in feeds]
     return losses, {name: scope[name] for name in main.persistables}
 
@@ -138,13 +138,13 @@ def test_programs_without_gradients_share_too(compiled):
         out = paddle.cumsum(F.softmax(hidden @ paddle.transpose(hidden, [0, 2, 1])), 1)
     main.inputs_of_test = True
     with static.scope_guard(static.Scope()):
-        one, other = static.Executor("cpu"), static.Executor("cpu", max_sessions=9)
-        one.run(startup)
+        first, other = static.Executor("cpu"), static.Executor("cpu", max_sessions=9)
+        first.run(startup)
         for length in LENGTHS:
             feed = {"x": tokens(length)["x"]}
-            found, expected = (exe.run(main, feed, [out])[0] for exe in (one, other))
-            assert found.shape == (2, length, length)
-            np.testing.assert_allclose(found, expected, rtol=1e-6)
+            value, expected = (exe.run(main, feed, [out])[0] for exe in (first, other))
+            assert value.shape == (2, length, length)
+            np.testing.assert_allclose(value, expected, rtol=1e-6)
     assert sum(not shapes for shapes in compiled) == 1
 
 

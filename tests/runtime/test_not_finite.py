@@ -179,8 +179,8 @@ def test_dropout_draws_the_same_again_when_it_is_explained(flag):
 
 def test_startup_and_evaluation_programs_run_with_the_flag(flag):
     net = Net()
-    found = net.executor.run(net.main.clone(for_test=True), {"x": X}, [net.loss.name], scope=net.scope)
-    assert np.isfinite(found[0])
+    values = net.executor.run(net.main.clone(for_test=True), {"x": X}, [net.loss.name], scope=net.scope)
+    assert np.isfinite(values[0])
     with pytest.raises(NotFiniteError, match="Log 'Log'"):
         net.executor.run(net.main.clone(for_test=True), {"x": ZERO}, [net.loss.name], scope=net.scope)
 

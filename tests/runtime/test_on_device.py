@@ -38,10 +38,10 @@ def model(text, **weights):
     return proto
 
 
-def assert_close(found, expected, dtype):
-    found, expected = (np.asarray(array, np.float32) for array in (found, expected))
+def assert_close(result, expected, dtype):
+    result, expected = (np.asarray(array, np.float32) for array in (result, expected))
     assert np.isfinite(expected).all()
-    largest, error = np.abs(expected).max(), np.abs(found - expected).max()
+    largest, error = np.abs(expected).max(), np.abs(result - expected).max()
     assert error <= CLOSE[dtype] * largest, f"{error} beside values up to {largest}"
 
 
@@ -63,9 +63,9 @@ def test_a_convolution_with_a_bias_follows_its_samples():
 def test_a_product_in_bfloat16():
     proto = model(PRODUCT, w=drawn(ml_dtypes.bfloat16, 64, 48))
     feed = {"x": drawn(ml_dtypes.bfloat16, 32, 64)}
-    [found], [expected] = Session(proto, PLACE).run(feed), Session(proto, CPUPlace()).run(feed)
-    assert found.dtype == expected.dtype == ml_dtypes.bfloat16
-    assert_close(found, expected, "bfloat16")
+    [result], [expected] = Session(proto, PLACE).run(feed), Session(proto, CPUPlace()).run(feed)
+    assert result.dtype == expected.dtype == ml_dtypes.bfloat16
+    assert_close(result, expected, "bfloat16")
 
 
 def trained(place, feeds):
@@ -85,12 +85,12 @@ def trained(place, feeds):
 
 def test_steps_of_sgd():
     feeds = [{"x": drawn(np.float32, 16, 32), "y": drawn(np.float32, 16, 1)} for _ in range(4)]
-    found, losses = trained(PLACE, feeds)
+    state_after, losses = trained(PLACE, feeds)
     expected, emulated = trained(CPUPlace(), feeds)
-    assert found.keys() == expected.keys()
-    assert len(found) == 4
+    assert state_after.keys() == expected.keys()
+    assert len(state_after) == 4
     for loss, other in zip(losses, emulated, strict=True):
         assert_close(loss, other, "float16")
     for name, array in expected.items():
         if array.ndim > 1:  # a bias has hardly moved from zero
-            assert_close(found[name], array, "float16")
+            assert_close(state_after[name], array, "float16")

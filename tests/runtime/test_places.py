@@ -281,8 +281,8 @@ def test_a_driver_that_is_too_old_is_called_so(monkeypatch, driver, problem):
     for name in ("_preload_cuda_libraries", "_cudnn_loads"):
         monkeypatch.setattr(cuda, name, lambda: True)
     monkeypatch.setattr(cuda, "_provider_loads", lambda _device_id: True)
-    found = cuda.cuda_problem(0)
-    assert found == problem or (problem in found and "update the driver to 580.65.06 or newer" in found)
+    reason = cuda.cuda_problem(0)
+    assert reason == problem or (problem in reason and "update the driver to 580.65.06 or newer" in reason)
 
 
 def test_cuda_is_had_where_everything_answers(monkeypatch):

@@ -151,9 +151,9 @@ OBSTACLES = [
 
 @pytest.mark.parametrize(("body", "why"), OBSTACLES, ids=[why or body for body, why in OBSTACLES])
 def test_why_a_program_has_no_graph(body, why):
-    found = obstacle(load(model(body)))
-    assert found.startswith(why)
-    assert bool(found) == bool(why)
+    reason = obstacle(load(model(body)))
+    assert reason.startswith(why)
+    assert bool(reason) == bool(why)
 
 
 @pytest.mark.parametrize("asked", [{"provider_options": {"use_tf32": "0"}}, {"cuda_graph": True}])

@@ -26,15 +26,15 @@ def test_what_is_scattered_in_place_takes_nothing_more():
 
 def test_state_goes_to_the_device_before_room_is_made_and_its_first_memory_is_given_back(monkeypatch):
     """State would lie in the room for results. Behind the first run it is free, in pieces that little else fits in."""
-    made = []
+    events = []
     hold = CPUPlace.hold
-    monkeypatch.setattr(CPUPlace, "hold", lambda self, value: made.append("state") or hold(self, value))
-    monkeypatch.setattr(CPUPlace, "make_room", lambda self, size: made.append(size))
-    monkeypatch.setattr(CPUPlace, "release_unused_memory", lambda self: made.append("released"))
+    monkeypatch.setattr(CPUPlace, "hold", lambda self, value: events.append("state") or hold(self, value))
+    monkeypatch.setattr(CPUPlace, "make_room", lambda self, size: events.append(size))
+    monkeypatch.setattr(CPUPlace, "release_unused_memory", lambda self: events.append("released"))
     monkeypatch.setattr(
         executor_module,
         "compile_step",
-        lambda *given, **more: dataclasses.replace(compile_step(*given, **more), results=7),
+        lambda *arguments, **more: dataclasses.replace(compile_step(*arguments, **more), results=7),
     )
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
@@ -44,13 +44,13 @@ def test_state_goes_to_the_device_before_room_is_made_and_its_first_memory_is_gi
     executor = static.Executor(CPUPlace())
     with static.scope_guard(static.Scope()):
         executor.run(startup)
-        made.clear()
+        events.clear()
         counts = []
         for _ in range(3):
             executor.run(main, {"x": np.ones((2, 3), np.float32)}, [loss])
-            counts.append(len(made))
-    first = made[: counts[0]]
+            counts.append(len(events))
+    first = events[: counts[0]]
     assert first.index(7) > 0
     assert set(first[: first.index(7)]) == {"state"}
-    assert [one for one in made if one != "state"] == [7, "released"]
-    assert made.index("released") < counts[1]
+    assert [event for event in events if event != "state"] == [7, "released"]
+    assert events.index("released") < counts[1]

@@ -126,15 +126,15 @@ class Net:
         self.main.random_seed = startup.random_seed = 3
         with amp.utils.unique_name.guard(), static.program_guard(self.main, startup):
             self.loss = (build or _network)()
-            made = OPTIMIZERS[name](level == "O2")
+            chosen = OPTIMIZERS[name](level == "O2")
             if level != "fp32":
                 scaling = {} if scale is None else {"init_loss_scaling": scale, "use_dynamic_loss_scaling": True}
-                made = static.amp.decorate(made, level=level, dtype=dtype, **scaling)
-            made.minimize(self.loss, startup)
+                chosen = static.amp.decorate(chosen, level=level, dtype=dtype, **scaling)
+            chosen.minimize(self.loss, startup)
         self.scope, self.executor = static.Scope(), static.Executor(place, **{"check": True, **options})
         self.executor.run(startup, scope=self.scope)
-        if hasattr(made, "amp_init"):
-            made.amp_init(CPUPlace(), self.scope)
+        if hasattr(chosen, "amp_init"):
+            chosen.amp_init(CPUPlace(), self.scope)
         self.random = np.random.default_rng(0)
 
     def step(self, *fetch):
@@ -367,10 +367,10 @@ def test_what_the_stored_number_cannot_show_is_no_difference():
 
 
 def test_counters_are_equal_and_shapes_are_the_same():
-    one, other = Value(np.array([3])), Value(np.array([4]))
-    assert gap(one, one).within(LIMITS)
-    assert gap(one, other).fault == "has 1 of 1 integers or booleans that differ"
-    assert "has the shape [1], expected [2]" in gap(one, Value(np.array([3, 4]))).fault
+    first, other = Value(np.array([3])), Value(np.array([4]))
+    assert gap(first, first).within(LIMITS)
+    assert gap(first, other).fault == "has 1 of 1 integers or booleans that differ"
+    assert "has the shape [1], expected [2]" in gap(first, Value(np.array([3, 4]))).fault
 
 
 def test_two_infinities_agree_and_a_finite_number_in_their_place_does_not():

@@ -29,9 +29,9 @@ ROWS = [
 @pytest.mark.parametrize(("body", "why"), ROWS, ids=[body for body, _ in ROWS])
 def test_what_uploads_tables_is_not_captured(body, why):
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {body}')
-    found = step_obstacle(ir.from_proto(proto))
-    assert found.startswith(why)
-    assert bool(found) == bool(why)
+    reason = step_obstacle(ir.from_proto(proto))
+    assert reason.startswith(why)
+    assert bool(reason) == bool(why)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def train(place, *, cuda_graph, steps=8):
     rate = rate_by_steps()
     main, startup, loss = normalized_network(lambda: optimizer.AdamW(rate))
     scope, executor = static.Scope(), static.Executor(place, cuda_graph=cuda_graph)
-    random, kept, seen = np.random.default_rng(0), [], []
+    random, losses, seen = np.random.default_rng(0), [], []
     with static.scope_guard(scope):
         executor.run(startup)
         for step in range(steps):
@@ -69,18 +69,18 @@ def train(place, *, cuda_graph, steps=8):
                 feed["x"][0, 0] = np.inf
             not_finite = "skip" if step == 6 else None
             [value] = executor.run(main, feed, [loss], return_numpy=False, not_finite=not_finite)
-            kept.append(value)
+            losses.append(value)
             seen.append(np.array(value.numpy()))
             rate.step()
-        return np.array(seen), np.array([value.numpy() for value in kept]), {name: scope[name] for name in scope}
+        return np.array(seen), np.array([value.numpy() for value in losses]), {name: scope[name] for name in scope}
 
 
 def test_two_graphs_that_take_turns_compute_what_plain_runs_do(captured):
     expected, _, state = train(CPUPlace(), cuda_graph=False)
-    seen, kept, captured_state = train(CapturingPlace(), cuda_graph=True)
+    seen, losses, captured_state = train(CapturingPlace(), cuda_graph=True)
     assert captured
     assert seen.tobytes() == expected.tobytes()
-    assert kept.tobytes() == expected.tobytes()  # later runs overwrite no loss that was handed out
+    assert losses.tobytes() == expected.tobytes()  # later runs overwrite no loss that was handed out
     assert {name: array.tobytes() for name, array in captured_state.items()} == {
         name: array.tobytes() for name, array in state.items()
     }

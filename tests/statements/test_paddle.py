@@ -20,15 +20,15 @@ BERT = pathlib.Path(__file__).resolve().parents[2] / "models" / "bert_1layer.onn
 
 def test_decorate_takes_the_ten_arguments_of_the_document_in_its_order():
     lists = amp.AutoMixedPrecisionLists(custom_black_list=["Exp"])
-    given = (lists, 128.0, 7, 3, 4.0, 0.25, True, True, False)
-    found = static.amp.decorate(optimizer.Adam(0.001), *given).options
-    assert found.init_loss_scaling == 128.0
-    assert found.rule == ScalingRule(7, 3, 4.0, 0.25)
-    assert (found.dynamic, found.level, found.use_guard) == (True, "O2", False)
-    assert "Exp" in found.lists.black_list
-    guarded = static.amp.decorate(optimizer.Adam(0.001), *given[:6], False, True, True).options
+    settings = (lists, 128.0, 7, 3, 4.0, 0.25, True, True, False)
+    decorated = static.amp.decorate(optimizer.Adam(0.001), *settings).options
+    assert decorated.init_loss_scaling == 128.0
+    assert decorated.rule == ScalingRule(7, 3, 4.0, 0.25)
+    assert (decorated.dynamic, decorated.level, decorated.use_guard) == (True, "O2", False)
+    assert "Exp" in decorated.lists.black_list
+    guarded = static.amp.decorate(optimizer.Adam(0.001), *settings[:6], False, True, True).options
     assert (guarded.dynamic, guarded.level, guarded.use_guard) == (False, "O2", True)
-    assert static.amp.decorate(optimizer.Adam(0.001), *given[:7], False).options.level == "O1"
+    assert static.amp.decorate(optimizer.Adam(0.001), *settings[:7], False).options.level == "O1"
 
 
 SIGNATURES = {
@@ -52,8 +52,8 @@ SIGNATURES = {
 def test_signatures_begin_as_in_the_document(name):
     function, expected = SIGNATURES[name]
     parameters = list(inspect.signature(function).parameters.values())
-    found = {p.name: ... if p.default is p.empty else p.default for p in parameters[: len(expected)]}
-    assert list(found.items()) == list(expected.items())
+    defaults = {p.name: ... if p.default is p.empty else p.default for p in parameters[: len(expected)]}
+    assert list(defaults.items()) == list(expected.items())
 
 
 def test_pure_mode_has_more_low_nodes_and_fewer_casts_than_the_lists():
@@ -84,8 +84,8 @@ def test_a_custom_black_operator_is_float32_with_and_without_the_guard(guard):
 @pytest.mark.parametrize("name", ["Momentum", "Adam", "AdamW", "SGD", "Lamb"])
 def test_optimizers_have_multi_precision(name):
     """Section 4 names the first three, and promises more."""
-    made = getattr(optimizer, name)(learning_rate=0.01, multi_precision=True)
-    net = nets.one_layer(made, use_pure_fp16=True, init_loss_scaling=64.0)
+    built = getattr(optimizer, name)(learning_rate=0.01, multi_precision=True)
+    net = nets.one_layer(built, use_pure_fp16=True, init_loss_scaling=64.0)
     before = np.array(net.scope[net.master])
     net.run(1.0)
     assert net.scope["w"].dtype == np.float16
@@ -140,28 +140,28 @@ def test_an_inference_program_of_its_own_predicts_with_the_trained_weights(train
     net, test, predicted = trained
     (expected,) = net.executor.run(test, image_alone(), [predicted], scope=net.scope)
     static.save(net.main, tmp_path / "trained", net.scope)
-    own, _, output = classifier(is_train=False)
-    names = amp.cast_model_to_fp16(own, amp.AutoMixedPrecisionLists(**LISTS), use_fp16_guard=True)
+    inference_program, _, output = classifier(is_train=False)
+    names = amp.cast_model_to_fp16(inference_program, amp.AutoMixedPrecisionLists(**LISTS), use_fp16_guard=True)
     scope = static.Scope()
-    static.load(own, tmp_path / "trained", scope)
-    amp.cast_parameters_to_fp16(nets.CPU, own, scope, names)
+    static.load(inference_program, tmp_path / "trained", scope)
+    amp.cast_parameters_to_fp16(nets.CPU, inference_program, scope, names)
     assert {name for name in scope if scope[name].dtype == np.float16} == set(names)
-    (found,) = net.executor.run(own, image_alone(), [output.name], scope=scope)
-    np.testing.assert_array_equal(found, expected)
+    (value,) = net.executor.run(inference_program, image_alone(), [output.name], scope=scope)
+    np.testing.assert_array_equal(value, expected)
 
 
 def test_cast_model_to_fp16_decides_as_decorate_does(trained):
     """The meaning of lists and guard is the same."""
     net, test, _ = trained
-    own, _, _ = classifier(is_train=False)
-    amp.cast_model_to_fp16(own, amp.AutoMixedPrecisionLists(**LISTS), use_fp16_guard=True)
+    inference_program, _, _ = classifier(is_train=False)
+    amp.cast_model_to_fp16(inference_program, amp.AutoMixedPrecisionLists(**LISTS), use_fp16_guard=True)
 
     def types(program):
         return [(node.op_type, nets.makes(node)[0]) for node in nets.nodes(program, role="forward")]
 
-    assert types(own) == types(test)
-    made = [kind for kind in types(own) if kind[0] != "Cast"]
-    assert [kind for kind in types(net.main) if kind[0] != "Cast"][: len(made)] == made
+    assert types(inference_program) == types(test)
+    kinds = [kind for kind in types(inference_program) if kind[0] != "Cast"]
+    assert [kind for kind in types(net.main) if kind[0] != "Cast"][: len(kinds)] == kinds
 
 
 # ---- what pure mode saves ----

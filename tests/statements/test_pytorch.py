@@ -16,10 +16,10 @@ from tests.support import parse
 
 def test_the_coordinates_go_from_0_to_1_along_both_axes():
     """Pixel (0, 0) holds (0, 0), and (511, 0) holds (1, 0); the first channel is X."""
-    found = train_convnet.grid(512)
-    assert found.shape == (1, 2, 512, 512)
-    assert found.dtype == np.float32
-    x, y = found[0]
+    points = train_convnet.grid(512)
+    assert points.shape == (1, 2, 512, 512)
+    assert points.dtype == np.float32
+    x, y = points[0]
     assert (x[0, 0], y[0, 0]) == (0, 0)
     assert (x[0, 511], y[0, 511]) == (1, 0)
     assert (x[511, 0], y[511, 0]) == (0, 1)
@@ -27,11 +27,11 @@ def test_the_coordinates_go_from_0_to_1_along_both_axes():
 
 
 def test_the_target_is_two_cosines_in_four_levels_from_0_to_1():
-    found = train_convnet.quantised_cosine(train_convnet.grid(512))
-    assert found.shape == (1, 1, 512, 512)
-    np.testing.assert_allclose(np.unique(found), [0, 1 / 3, 2 / 3, 1], rtol=1e-6)
+    target = train_convnet.quantised_cosine(train_convnet.grid(512))
+    assert target.shape == (1, 1, 512, 512)
+    np.testing.assert_allclose(np.unique(target), [0, 1 / 3, 2 / 3, 1], rtol=1e-6)
     assert train_convnet.FREQUENCY == (4, 2)
-    picture = found[0, 0]
+    picture = target[0, 0]
     assert (picture[0, 0], picture[0, 511]) == (1, 1), "whole periods lie between the corners"
     level = picture[0]  # y = 0: 1 + cos(8 pi x) is above the half, so its levels are the upper two
     np.testing.assert_array_equal(
@@ -46,8 +46,8 @@ def test_the_network_is_the_blogs():
     with unique_name.guard(), static.program_guard(main, static.Program()):
         coordinates, prediction, loss = train_convnet.network(512, 256)
     layers = ["Conv", "BatchNormalization", "Relu"] * 3 + ["Conv"]
-    found = [node.op_type for node in nets.nodes(main) if node.op_type in {*layers}]
-    assert found == layers
+    operators = [node.op_type for node in nets.nodes(main) if node.op_type in {*layers}]
+    assert operators == layers
     weights = [node.inputs[1].shape for node in nets.nodes(main, "Conv")]
     assert [tuple(shape) for shape in weights] == [(256, 2, 1, 1), *[(256, 256, 1, 1)] * 2, (1, 256, 1, 1)]
     assert (coordinates.shape, prediction.shape) == ((1, 2, 512, 512), (1, 1, 512, 512))
@@ -57,8 +57,8 @@ def test_the_network_is_the_blogs():
     with unique_name.guard(), static.program_guard(small, startup):
         _, prediction, loss = train_convnet.network(8, 4)
     executor.run(startup, scope=scope)
-    given = train_convnet.grid(8)
-    feed = {"coordinates": given, "target": train_convnet.quantised_cosine(given)}
+    points = train_convnet.grid(8)
+    feed = {"coordinates": points, "target": train_convnet.quantised_cosine(points)}
     value, mean = executor.run(small, feed, [prediction, loss], scope=scope)
     np.testing.assert_allclose(mean, np.mean((value - feed["target"]) ** 2), rtol=1e-5)
 
@@ -103,8 +103,8 @@ def test_programs_are_float32_unless_told_otherwise():
     main = static.Program()
     with unique_name.guard(), static.program_guard(main, static.Program()):
         train_convnet.network(8, 4)
-    made = {dtype for node in nets.nodes(main) for dtype in nets.makes(node)}
-    assert made == {"FLOAT"}
+    dtypes = {dtype for node in nets.nodes(main) for dtype in nets.makes(node)}
+    assert dtypes == {"FLOAT"}
     assert {parameter.dtype for parameter in main.all_parameters()} == {"float32"}
 
 
@@ -138,7 +138,7 @@ def test_the_optimizer_is_float32_and_the_products_of_the_backward_pass_are_low(
     updating = nets.nodes(net.main, role="optimize")
     low = {node.op_type for node in updating if "FLOAT16" in nets.makes(node)}
     assert low <= {"Mul", "MatMul", "ReduceSum", "Where"}, "the check for infinity, and zeros in the place of gradients"
-    floats = {made for node in updating if node.op_type not in low for made in nets.makes(node)} - {"BOOL", "INT32"}
+    floats = {dtype for node in updating if node.op_type not in low for dtype in nets.makes(node)} - {"BOOL", "INT32"}
     assert floats == {"FLOAT"}
 
 

@@ -42,21 +42,21 @@ def test_the_largest_results_are_stored_low():
     program = amp.autocast(step().main)
     products = [*support.nodes(program, "MatMul"), *support.nodes(program, "Gemm")]
     scores = SETTINGS.batch * SETTINGS.sequence * SETTINGS.vocabulary
-    made = [node.outputs[0] for node in products if np.prod(node.outputs[0].shape.numpy()) == scores]
-    assert {value.dtype.name for value in made} == {"FLOAT16"}
+    stored = [node.outputs[0] for node in products if np.prod(node.outputs[0].shape.numpy()) == scores]
+    assert {value.dtype.name for value in stored} == {"FLOAT16"}
 
 
 def test_the_step_takes_tokens_and_labels_and_gives_a_loss():
     """Batch and sequence of the document at full size; the gradient of the loss is 1, and is not fed."""
     full = raf_bert.arguments(["--place", "cuda"])
     assert (full.batch, full.sequence, full.layers, full.warmup, full.number) == (8, 128, 1, 5, 10)
-    made = step()
-    assert {value.name for value in made.main.model.graph.inputs} - set(made.main.persistables) == {
+    program = step()
+    assert {value.name for value in program.main.model.graph.inputs} - set(program.main.persistables) == {
         "input_ids",
         "labels",
     }
     scope, executor = static.Scope(), static.Executor(amp.CPUPlace())
-    executor.run(made.startup, scope=scope)
-    (loss,) = executor.run(made.main, raf_bert.random_feed(SETTINGS), [made.loss], scope=scope)
+    executor.run(program.startup, scope=scope)
+    (loss,) = executor.run(program.main, raf_bert.random_feed(SETTINGS), [program.loss], scope=scope)
     assert loss.shape == ()
     np.testing.assert_allclose(loss, np.log(SETTINGS.vocabulary), rtol=0.05)

@@ -23,12 +23,12 @@ def presets():
     """A transformer by each preset: the report, and its largest error."""
     feeds = dict(np.load(MODELS / "bert_1layer.inputs.npz"))
     expected = support.run(amp.load(BERT), feeds)
-    found = {}
+    by_name = {}
     for preset in ("mp0", "mp1", "mp4"):
         report = amp.transpile(BERT, preset=preset, verify=False)
         result = support.run_emulated(report.program, feeds)
-        found[preset] = (report, max(support.relative(expected[name], result[name]) for name in expected))
-    return found
+        by_name[preset] = (report, max(support.relative(expected[name], result[name]) for name in expected))
+    return by_name
 
 
 def test_presets_trade_accuracy_for_low_precision(presets):

@@ -10,13 +10,13 @@ from tests.systems.feature_table import SYSTEMS, cells, says_yes
 
 def shown():
     """(feature, system) -> names of the tests that show it."""
-    found = {}
+    shown_rows = {}
     for path in sorted(pathlib.Path(__file__).parent.glob("test_features_*.py")):
         module = importlib.import_module(f"tests.systems.{path.stem}")
         for name, test in vars(module).items():
             for key in getattr(test, "cells", ()):
-                found.setdefault(key, []).append(f"{path.stem}::{name}")
-    return found
+                shown_rows.setdefault(key, []).append(f"{path.stem}::{name}")
+    return shown_rows
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -45,20 +45,20 @@ def down(program):
     return sorted(name for name, _, to in casts(program) if to == "FLOAT16")
 
 
-def scaled(made=None, **decorated):
+def scaled(chosen=None, **decorated):
     """A small net with MXNet's loss scaling, and its rules where no level is given, ready to train."""
-    made = optimizer.Momentum(0.01, 0.9) if made is None else made
+    chosen = optimizer.Momentum(0.01, 0.9) if chosen is None else chosen
     rules = {} if "level" in decorated else {"policy": "mxnet"}
-    return nets.one_layer(made, scaler="mxnet", **rules, **decorated)
+    return nets.one_layer(chosen, scaler="mxnet", **rules, **decorated)
 
 
 def steps(net, batches):
     """The scale after each batch."""
-    found = []
+    losses = []
     for x in batches:
         net.run(x)
-        found.append(net.optimizer.state_dict(net.scope)["scale"])
-    return found
+        losses.append(net.optimizer.state_dict(net.scope)["scale"])
+    return losses
 
 
 @cell("form", "MXNet 2")
@@ -119,8 +119,8 @@ def test_an_operator_on_no_list_is_neutral_and_an_unknown_name_refused():
     """Without a schema or a kernel there is no low form to follow with, so the unlisted operator is a known one."""
     body, imports = "h = MatMul (x, w) y = com.microsoft.Gelu (h)", ', "com.microsoft": 1'
     model = parse(f"{PRODUCT} {{ {body} }}", imports=imports)
-    given = {"fp32_ops": ["Exp"], "target_dtype_ops": ["MatMul"]}
-    assert dtypes(amp.convert_model(model, **given), "Gelu") == ["FLOAT16"]
+    lists = {"fp32_ops": ["Exp"], "target_dtype_ops": ["MatMul"]}
+    assert dtypes(amp.convert_model(model, **lists), "Gelu") == ["FLOAT16"]
     program = amp.convert_model(parse("(float[4,4] x) => (float[4,4] y) { y = my.Foo (x) }", imports=', "my": 1'))
     assert program.notes == ["on none of MXNet's lists, so neutral: my::Foo"]
     with pytest.raises(OptionError, match=r"illegal operators: 'my::Foo'.*'Exxp'"):
@@ -170,9 +170,9 @@ def test_an_operator_on_two_lists_is_refused(one, other):
         ("fp32_ops", ["Gemm"]),
         ("conditional_fp32_ops", [("Gemm", "transB", ["1"])]),
     ]
-    given = dict([lists[one], lists[other]])
-    with pytest.raises(ValueError, match="Gemm in both {} and {}".format(*given)):
-        converted("y = Gemm (x, w)", **given)
+    both = dict([lists[one], lists[other]])
+    with pytest.raises(ValueError, match="Gemm in both {} and {}".format(*both)):
+        converted("y = Gemm (x, w)", **both)
 
 
 @cell("param storage", "MXNet 2")
@@ -230,11 +230,11 @@ def test_outputs_have_their_types_again():
 @cell("graph input dtype", "MXNet 2")
 def test_inputs_keep_their_types_unless_input_dtypes_says_otherwise():
     """MXNet's symbols have no types, so it requires them; an ONNX graph has its own, so they are optional."""
-    found = []
-    for given in (None, {"x": "float32", "w": "float32"}, {"x": "float16"}):
-        program = converted("y = MatMul (x, w)", input_dtypes=given)
-        found.append([dtype_of(program, name) for name in "xw"])
-    assert found == [["FLOAT", "FLOAT"], ["FLOAT", "FLOAT"], ["FLOAT16", "FLOAT"]]
+    types_of = []
+    for asked in (None, {"x": "float32", "w": "float32"}, {"x": "float16"}):
+        program = converted("y = MatMul (x, w)", input_dtypes=asked)
+        types_of.append([dtype_of(program, name) for name in "xw"])
+    assert types_of == [["FLOAT", "FLOAT"], ["FLOAT", "FLOAT"], ["FLOAT16", "FLOAT"]]
     with pytest.raises(OptionError, match="'w' is float32: expected float32 or float16, got int64"):
         converted("y = MatMul (x, w)", input_dtypes={"w": "int64"})
 
@@ -299,9 +299,9 @@ def test_every_bad_step_halves_the_scale_and_is_skipped():
     before = net.state()
     assert steps(net, [BAD, BAD, BAD]) == [64.0, 32.0, 16.0]
     after = net.state()
-    kept = {name for name in before if "loss_scaling" not in name and "num_good_steps" not in name}
-    assert any("velocity" in name for name in kept)
-    assert [name for name in kept if not np.array_equal(before[name], after[name])] == []
+    states = {name for name in before if "loss_scaling" not in name and "num_good_steps" not in name}
+    assert any("velocity" in name for name in states)
+    assert [name for name in states if not np.array_equal(before[name], after[name])] == []
     net.run(GOOD)
     assert not np.array_equal(net.scope["w"], after["w"])
 
@@ -370,5 +370,5 @@ def test_a_low_operator_is_within_a_hundredth(name):
     program = converted(f"y = {call}", head)
     assert dtypes(program, name) == ["FLOAT16"]
     expected = run(parse(f"{head} {{ y = {call} }}", opset=20), feeds)["y"]
-    found = run_emulated(program, feeds)["y"]
-    assert 0 < relative(expected, found) < 1e-2
+    result = run_emulated(program, feeds)["y"]
+    assert 0 < relative(expected, result) < 1e-2

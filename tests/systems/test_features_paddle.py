@@ -32,16 +32,16 @@ def low(program, dtype="FLOAT16"):
     return {n.name for n in support.nodes(program) if n.op_type != "Cast" and n.outputs[0].dtype.name == dtype}
 
 
-def trained(text, *, made=None, target=(None, 4), trainer=text_nets.trainer, weights=None, **decorated):
+def trained(text, *, inner=None, target=(None, 4), trainer=text_nets.trainer, weights=None, **decorated):
     """A started net that learns `y` from ONNX text."""
-    made = optimizer.AdamW(0.01) if made is None else made
-    return trainer(made, text, {"w": SQUARE} if weights is None else weights, target=target, **decorated)
+    inner = optimizer.AdamW(0.01) if inner is None else inner
+    return trainer(inner, text, {"w": SQUARE} if weights is None else weights, target=target, **decorated)
 
 
-def started(made=None, **decorated):
+def started(inner=None, **decorated):
     """A started `nets.one_layer` whose first scale is no overflow by itself."""
-    made = optimizer.SGD(2.0**-4, multi_precision=True) if made is None else made
-    return nets.one_layer(made, **{"init_loss_scaling": 64.0, **decorated})
+    inner = optimizer.SGD(2.0**-4, multi_precision=True) if inner is None else inner
+    return nets.one_layer(inner, **{"init_loss_scaling": 64.0, **decorated})
 
 
 def scale_of(net):
@@ -215,7 +215,7 @@ def test_a_tensor_is_cast_once_for_its_block_and_the_blocks_inside():
     }"""
     program = cast(parse(text, w=SQUARE, v=array(4, 4, seed=1)), level="O1")
     assert low(program) >= {"a", "b", "d"}
-    assert [made for made in support.casts(program) if made[0] == "x"] == [("x", "FLOAT", "FLOAT16")]
+    assert [row for row in support.casts(program) if row[0] == "x"] == [("x", "FLOAT", "FLOAT16")]
 
 
 @cell("graph output dtype", PADDLE)
@@ -262,8 +262,8 @@ def test_integers_and_doubles_are_untouched():
     }"""
     weights = {"w": SQUARE, "v": np.full(4, 1e300), "k": np.full(4, 2**40)}
     program = cast(parse(text, **weights), level="O2")
-    made = {node.name: node.outputs[0].dtype.name for node in support.nodes(program) if node.op_type != "Cast"}
-    assert made == {"low": "FLOAT16", "double": "DOUBLE", "int": "INT64"}
+    dtypes = {node.name: node.outputs[0].dtype.name for node in support.nodes(program) if node.op_type != "Cast"}
+    assert dtypes == {"low": "FLOAT16", "double": "DOUBLE", "int": "INT64"}
     assert {to for _, _, to in support.casts(program)} == {"FLOAT16", "FLOAT"}
     for name in "vk":
         np.testing.assert_array_equal(support.constant(program, name), weights[name])
@@ -342,11 +342,11 @@ def test_the_scale_doubles_after_so_many_good_steps(overload, every):
 )
 def test_the_scale_shrinks_after_so_many_bad_steps_in_a_row(overload, expected):
     net = started(**overload)
-    found = []
+    scales = []
     for x in (BAD, GOOD, BAD, BAD, BAD):
         net.run(x)
-        found.append(scale_of(net))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+        scales.append(scale_of(net))
+    np.testing.assert_allclose(scales, expected, rtol=1e-6)
 
 
 @cell("floor", PADDLE)
@@ -359,8 +359,8 @@ def test_the_scale_does_not_fall_below_one():
 
 @cell("on overflow", PADDLE)
 def test_a_step_that_overflows_has_zero_gradients_and_adam_skips_it():
-    for made in (optimizer.Adam(0.01), optimizer.AdamW(0.01, weight_decay=0.5)):
-        net = started(made, **NEW)
+    for adam in (optimizer.Adam(0.01), optimizer.AdamW(0.01, weight_decay=0.5)):
+        net = started(adam, **NEW)
         net.run(GOOD)
         before = net.state()
         net.run(BAD)
@@ -413,9 +413,9 @@ def test_pure_fp16_losses_are_within_a_hundredth_of_fp32():
     }"""
     weights = {"w": SQUARE, "b": array(4, seed=1, scale=0.1), "v": array(4, 4, seed=2, scale=0.4)}
     batches = [{"x": array(8, 4, seed=s), "target": array(8, 4, seed=s + 9, scale=0.3)} for s in range(5)]
-    found = {}
+    losses_of = {}
     for name, decorated in (("fp32", {}), ("pure", {**OLD, "init_loss_scaling": 128.0})):
-        made = optimizer.Momentum(0.05, 0.9, multi_precision=bool(decorated))
-        found[name] = text_nets.losses(trained(text, made=made, weights=weights, **decorated), batches)
-    assert found["pure"] != found["fp32"]
-    np.testing.assert_allclose(found["pure"], found["fp32"], rtol=1e-2)
+        momentum = optimizer.Momentum(0.05, 0.9, multi_precision=bool(decorated))
+        losses_of[name] = text_nets.losses(trained(text, inner=momentum, weights=weights, **decorated), batches)
+    assert losses_of["pure"] != losses_of["fp32"]
+    np.testing.assert_allclose(losses_of["pure"], losses_of["fp32"], rtol=1e-2)

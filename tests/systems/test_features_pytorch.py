@@ -76,8 +76,8 @@ def test_lower_precision_fp32_and_promote(second, scatter):
         f'h = MatMul (x, w) s = Softmax (h) y = ScatterElements <reduction = "add"> (h, at, {second})',
         "(float[4,4] x, float[4,4] w, int64[4,4] at) => (float[4,4] y, float[4,4] s)",
     )
-    found = [dtypes(program, op) for op in ("MatMul", "Softmax", "ScatterElements")]
-    assert found == [["FLOAT16"], ["FLOAT"], [scatter]]
+    types_of = [dtypes(program, op) for op in ("MatMul", "Softmax", "ScatterElements")]
+    assert types_of == [["FLOAT16"], ["FLOAT"], [scatter]]
 
 
 @cell("pure mode", "PyTorch")
@@ -250,11 +250,11 @@ def test_the_scale_doubles_after_2000_good_steps():
     net = scaled()
     state = net.optimizer.state_dict(net.scope)
     net.optimizer.load_state_dict({**state, "scale": 64.0, "_growth_tracker": 1998}, net.scope)
-    found = []
+    scales = []
     for _ in range(3):
         net.run(GOOD)
-        found.append(scale_and_tracker(net))
-    assert found == [(64.0, 1999), (128.0, 0), (128.0, 1)]
+        scales.append(scale_and_tracker(net))
+    assert scales == [(64.0, 1999), (128.0, 0), (128.0, 1)]
 
 
 @cell("shrink / after", "PyTorch")
@@ -263,15 +263,15 @@ def test_every_bad_step_halves_the_scale_and_is_skipped():
     """Below 1 too: there is no floor. Velocity and weight stay as they are."""
     net = scaled(init_loss_scaling=1.0)
     net.run(GOOD)
-    before, found = net.state(), []
+    before, scales = net.state(), []
     for _ in range(2):
         net.run(BAD)
-        found.append(scale_and_tracker(net))
-    assert found == [(0.5, 0), (0.25, 0)]
+        scales.append(scale_and_tracker(net))
+    assert scales == [(0.5, 0), (0.25, 0)]
     after = net.state()
-    kept = {name for name in before if "loss_scaling" not in name and "num_good_steps" not in name}
-    assert any("velocity" in name for name in kept)
-    assert [name for name in kept if not np.array_equal(before[name], after[name])] == []
+    states = {name for name in before if "loss_scaling" not in name and "num_good_steps" not in name}
+    assert any("velocity" in name for name in states)
+    assert [name for name in states if not np.array_equal(before[name], after[name])] == []
     net.run(GOOD)
     assert not np.array_equal(net.scope["w"], after["w"])
 
@@ -310,7 +310,7 @@ def test_a_low_operator_equals_casts_by_hand_bit_for_bit(name):
     program = converted(f"y = {call.format('x', 'w')}", head)
     by_hand = f"a = Cast <to = 10> (x) b = Cast <to = 10> (w) h = {call.format('a', 'b')} y = Cast <to = 1> (h)"
     control = amp.load(parse(f"{head} {{ {by_hand} }}", opset=20))
-    found = run_emulated(program, feeds)["y"]
-    np.testing.assert_array_equal(found, run_emulated(control, feeds)["y"])
+    result = run_emulated(program, feeds)["y"]
+    np.testing.assert_array_equal(result, run_emulated(control, feeds)["y"])
     exact = run(parse(f"{head} {{ y = {call.format('x', 'w')} }}", opset=20), feeds)["y"]
-    assert not np.array_equal(found, exact), "nothing was rounded"
+    assert not np.array_equal(result, exact), "nothing was rounded"

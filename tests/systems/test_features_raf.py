@@ -177,11 +177,11 @@ def test_parameters_of_normalisations():
     assert [value.dtype.name for value in nodes(program, "BatchNormalization")[0].inputs] == ["FLOAT"] * 5
     assert {constant(program, name).dtype.name for name in NORM} == {"float32"}
     scale = {"s": NORM["s"]}
-    found = [
+    parameters = [
         [value.dtype.name for value in nodes(converted(body, weights=scale), "LayerNormalization")[0].inputs]
         for body in ("y = LayerNormalization (x, s)", "h = MatMul (x, w) y = LayerNormalization (h, s)")
     ]
-    assert found == [["FLOAT", "FLOAT"], ["FLOAT16", "FLOAT16"]]
+    assert parameters == [["FLOAT", "FLOAT"], ["FLOAT16", "FLOAT16"]]
 
 
 @cell("back-to-back cast removal", "RAF")
@@ -219,8 +219,8 @@ def test_both_branches_of_an_if_are_visited():
     assert dtypes(program, "MatMul") == ["FLOAT16", "FLOAT16"]
     assert dtypes(program, "Exp") == ["FLOAT"]
     for flag, expected in ((True, X @ W @ W), (False, np.exp(X @ W))):
-        found = run_emulated(program, {"c": np.array(flag), "x": X, "w": W})["y"]
-        assert relative(expected, found) < 0.02
+        result = run_emulated(program, {"c": np.array(flag), "x": X, "w": W})["y"]
+        assert relative(expected, result) < 0.02
 
 
 @cell("int/double tensors", "RAF")
@@ -281,10 +281,10 @@ def test_a_convolution_is_as_close_as_its_roundings_allow(dtype):
     exact = run(plain, feeds)["y"].astype(np.float64)
     sizes = run(plain, {name: np.abs(value) for name, value in feeds.items()})["y"].astype(np.float64)
     program = converted("y = Conv (x, k)", head, opset=opset, dtype=dtype, out_dtype="float32")
-    found, unit = run_emulated(program, feeds)["y"].astype(np.float64), UNIT[dtype]
+    result, unit = run_emulated(program, feeds)["y"].astype(np.float64), UNIT[dtype]
     of_inputs = ((1 + unit) ** 2 - 1 + SUM) * sizes
-    assert (np.abs(found - exact) <= of_inputs + unit * (np.abs(exact) + of_inputs)).all()
-    assert np.abs(found - exact).max() > unit * np.abs(exact).mean(), "it was computed in float32"
+    assert (np.abs(result - exact) <= of_inputs + unit * (np.abs(exact) + of_inputs)).all()
+    assert np.abs(result - exact).max() > unit * np.abs(exact).mean(), "it was computed in float32"
 
 
 @cell("accuracy bar in own tests", "RAF")
@@ -303,6 +303,6 @@ def test_lenet_is_as_close_to_torchs_autocast_as_raf_asks(dtype, bar):
         with torch.autocast("cpu", getattr(torch, dtype)):
             expected = net(torch.from_numpy(feeds["image"]))
     assert expected.dtype == getattr(torch, dtype)
-    found = run_emulated(amp.autocast(str(lenet), dtype=dtype, out_dtype="float32"), feeds)["predict"]
-    np.testing.assert_allclose(found, expected.float().numpy(), rtol=bar, atol=0)
-    assert np.abs(found / plain - 1).max() > UNIT[dtype] / 4, "it was computed in float32"
+    results = run_emulated(amp.autocast(str(lenet), dtype=dtype, out_dtype="float32"), feeds)["predict"]
+    np.testing.assert_allclose(results, expected.float().numpy(), rtol=bar, atol=0)
+    assert np.abs(results / plain - 1).max() > UNIT[dtype] / 4, "it was computed in float32"

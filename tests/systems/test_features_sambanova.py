@@ -28,8 +28,8 @@ def transpiled(model, **options):
 
 def types(program):
     """Node name -> (type of the first input, type of the output), casts left out."""
-    found = (node for node in support.nodes(program) if node.op_type != "Cast")
-    return {node.name: (node.inputs[0].dtype.name, node.outputs[0].dtype.name) for node in found}
+    computing = (node for node in support.nodes(program) if node.op_type != "Cast")
+    return {node.name: (node.inputs[0].dtype.name, node.outputs[0].dtype.name) for node in computing}
 
 
 def low(program):
@@ -179,10 +179,10 @@ def test_the_target_decides_what_can_be_low():
     """The kernel tables take the place of the SambaNova compiler's knowledge of its device."""
     model = chain("MatMul({}, w)", "Asinh({})", "MatMul({}, w)", opset=22, w=SQUARE)
     reports = {t: amp.transpile(model, preset="mp4", target=t, verify=False) for t in ("cuda", "tensorrt", "cpu")}
-    found = {target: support.decisions(report) for target, report in reports.items()}
-    assert found["cuda"] == {"v1": "low", "v2": "high", "y": "low"}
-    assert found["tensorrt"] == {"v1": "low", "v2": "low", "y": "low"}
-    assert found["cpu"] == {"v1": "high", "v2": "high", "y": "high"}
+    decisions = {target: support.decisions(report) for target, report in reports.items()}
+    assert decisions["cuda"] == {"v1": "low", "v2": "high", "y": "low"}
+    assert decisions["tensorrt"] == {"v1": "low", "v2": "low", "y": "low"}
+    assert decisions["cpu"] == {"v1": "high", "v2": "high", "y": "high"}
     assert "no bfloat16 kernel for Asinh" in support.reasons(reports["cuda"])["v2"]
 
 
@@ -233,5 +233,5 @@ def test_weight_grad_reduce_is_the_format_of_sums_over_the_batch(reduce, expecte
         bias = bias.inputs[0].producer()
     assert (nets.works_in(bias), *nets.makes(bias)) == (expected, expected)
     feed = {"x": array(2, 3, 4), "target": array(2, 3, 4, seed=1)}
-    found = text_nets.losses(net, [feed] * 3)
-    assert found[-1] < found[0]
+    trained = text_nets.losses(net, [feed] * 3)
+    assert trained[-1] < trained[0]

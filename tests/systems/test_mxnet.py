@@ -45,8 +45,8 @@ def stats(program, dtype="float16"):
     """Casts to low, other casts, and low tensors that nodes make."""
     low = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}[dtype]
     to = [target for _, _, target in casts(program)]
-    made = [value for node in nodes(program) for value in node.outputs if node.op_type != "Constant"]
-    return to.count(low), len(to) - to.count(low), sum(value.dtype.name == low for value in made)
+    results = [value for node in nodes(program) for value in node.outputs if node.op_type != "Constant"]
+    return to.count(low), len(to) - to.count(low), sum(value.dtype.name == low for value in results)
 
 
 def converted(model, dtype="float16", feeds=None, **options):
@@ -294,8 +294,8 @@ def test_a_target_operator_is_close_to_float32(operator):
 
 
 def test_every_target_operator_of_onnx_with_a_cuda_kernel_is_tried():
-    own = {key for key in list_lp16_ops() if "::" not in key and CUDA.table.mentions("", key, "float16")}
-    assert own <= SINGLE.keys()
+    keys = {key for key in list_lp16_ops() if "::" not in key and CUDA.table.mentions("", key, "float16")}
+    assert keys <= SINGLE.keys()
 
 
 # ---- beyond the rows ----
@@ -395,11 +395,11 @@ def test_everything_that_holds_a_program_is_taken(tmp_path):
     model = two_gemms()
     onnx.save(model, tmp_path / "model.onnx")
     expected = stats(convert_model(model))
-    for given in (str(tmp_path / "model.onnx"), tmp_path / "model.onnx", ir.from_proto(model), amp.load(model)):
-        assert stats(convert_model(given)) == expected
-    given = amp.load(model)
-    convert_model(given, excluded_sym_names=["one"])
-    assert given.to_onnx().SerializeToString() == amp.load(model).to_onnx().SerializeToString()
+    for source in (str(tmp_path / "model.onnx"), tmp_path / "model.onnx", ir.from_proto(model), amp.load(model)):
+        assert stats(convert_model(source)) == expected
+    source = amp.load(model)
+    convert_model(source, excluded_sym_names=["one"])
+    assert source.to_onnx().SerializeToString() == amp.load(model).to_onnx().SerializeToString()
 
 
 def test_excluded_names_that_are_not_there_are_warned_of_and_left_alone(caplog):
@@ -416,8 +416,8 @@ def test_a_list_of_the_users_beats_a_default_one():
     body = "(float[2,4] x) => (float[2,4] y) { h = Softmax (x) e = Exp (h) y = Gemm (e, w1) }"
     model = parse(body, w1=WEIGHTS["w1"])
     program = converted(model, feeds=X, target_dtype_ops=["Softmax"])
-    found = {op: dtypes(program, op)[0] for op in ("Softmax", "Exp", "Gemm")}
-    assert found == {"Softmax": "FLOAT16", "Exp": "FLOAT", "Gemm": "FLOAT"}
+    types_of = {op: dtypes(program, op)[0] for op in ("Softmax", "Exp", "Gemm")}
+    assert types_of == {"Softmax": "FLOAT16", "Exp": "FLOAT", "Gemm": "FLOAT"}
     body = "(float[2,4] x) => (float[2,4] y) { h = Gemm (x, w1) e = Exp (h) y = Softmax (e) }"
     program = converted(parse(body, w1=WEIGHTS["w1"]), feeds=X, fp32_ops=["Softmax"])
     assert dtypes(program, "Exp") == ["FLOAT16"], "the list given does not name it, hence it is neutral"

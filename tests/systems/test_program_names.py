@@ -156,10 +156,10 @@ def test_the_users_own_changes_of_lists_survive():
     lists = amp.AutoMixedPrecisionLists(None, ["Reduc[e]Max"])
     lists.white_list.discard("Conv")
     lists.black_list.add("Conv")
-    made = resolved_lists(lists, load(onnx.parser.parse_model(MODEL)), "float16")
-    assert {"Conv", "ReduceMax"} <= made.black_list
-    assert "Conv" not in made.white_list
-    assert "Reduc[e]Max" not in made.black_list | made.custom_black_list | made.unsupported_list
+    resolved = resolved_lists(lists, load(onnx.parser.parse_model(MODEL)), "float16")
+    assert {"Conv", "ReduceMax"} <= resolved.black_list
+    assert "Conv" not in resolved.white_list
+    assert "Reduc[e]Max" not in resolved.black_list | resolved.custom_black_list | resolved.unsupported_list
     assert "Reduc[e]Max" in lists.custom_black_list, "the user's object is as it was"
 
 

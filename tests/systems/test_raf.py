@@ -297,11 +297,11 @@ def test_lenet_is_torchs_autocast(image_scale):
     assert expected.dtype == torch.float16
     model = parse(LENET, **weights)
     program = autocast(model, {"image": image})
-    found = run(program, {"image": image})["logits"]
-    assert found.dtype == np.float16
+    result = run(program, {"image": image})["logits"]
+    assert result.dtype == np.float16
     largest = expected.abs().max().item()  # below 1, where RAF's atol is no bar at all
-    np.testing.assert_allclose(found.astype(np.float32), expected.float().numpy(), rtol=1e-3, atol=1e-3 * largest)
-    assert not np.array_equal(found, plain.astype(np.float16)), "it was computed in float32"
+    np.testing.assert_allclose(result.astype(np.float32), expected.float().numpy(), rtol=1e-3, atol=1e-3 * largest)
+    assert not np.array_equal(result, plain.astype(np.float16)), "it was computed in float32"
     assert went(program, "FLOAT16") == ["image"], "weights inside the model are converted in the file"
     assert {constant(program, name).dtype.name for name in weights} == {"float16"}
 
@@ -440,8 +440,8 @@ def test_transpile_keeps_the_types_of_inputs_and_outputs(dtype):
     assert len(casts(report.program)) == report.casts == 2
     assert "RAF: MatMul always runs in lower precision (matmul, batch_matmul)" in reasons(report)["product"]
     relu = parse("(float[2,4] x, float[4,3] w) => (float[2,3] y) { m = MatMul (x, w) y = Relu (m) }")
-    kept = amp.transpile(relu, policy="raf", dtype=dtype).program
-    assert (dtypes(kept, "Relu"), output_types(kept)) == ([LOW_NAMES[dtype]], ["FLOAT"])
+    converted = amp.transpile(relu, policy="raf", dtype=dtype).program
+    assert (dtypes(converted, "Relu"), output_types(converted)) == ([LOW_NAMES[dtype]], ["FLOAT"])
     assert output_types(amp.autocast(relu, dtype=dtype)) == [LOW_NAMES[dtype]], "autocast leaves the output low"
 
 
@@ -486,7 +486,7 @@ def test_batch_normalization_is_folded_where_its_statistics_could_not_stay_float
     assert [node.op_type for node in support.nodes(program) if node.op_type != "Cast"] == ["Conv", "Relu"]
     assert support.dtypes(program, "Relu") == ["FLOAT16"]
     feed = {"x": array(1, 4, 8, 8)}
-    found = support.run_emulated(program, feed)["y"].astype(np.float32)
-    assert support.relative(support.run(model, feed)["y"], found) < 0.01
-    amp.mark_region(kept := amp.load(model), "disable_amp", nodes="n")
-    assert "BatchNormalization" in {node.op_type for node in support.nodes(amp.autocast(kept))}
+    result = support.run_emulated(program, feed)["y"].astype(np.float32)
+    assert support.relative(support.run(model, feed)["y"], result) < 0.01
+    amp.mark_region(guarded := amp.load(model), "disable_amp", nodes="n")
+    assert "BatchNormalization" in {node.op_type for node in support.nodes(amp.autocast(guarded))}

@@ -116,19 +116,19 @@ def test_batch_normalisation_with_float32_statistics(training, dtype):
     scope = static.Scope()
     for name, value in values.items():
         scope[name] = value
-    given = array(8, 4, 5, 6, scale=3.0)
-    (found,) = run(program, {"x": given}, [y.name], scope)
-    assert found.dtype in (NUMPY[dtype], np.float32)
+    batch = array(8, 4, 5, 6, scale=3.0)
+    (result,) = run(program, {"x": batch}, [y.name], scope)
+    assert result.dtype in (NUMPY[dtype], np.float32)
     exact = {name: value.astype(np.float64) for name, value in values.items()}
-    reference, after = normalised(given.astype(NUMPY[dtype]).astype(np.float64), exact, training)
+    reference, after = normalised(batch.astype(NUMPY[dtype]).astype(np.float64), exact, training)
     margin = 1e-5 * np.maximum(1, np.abs(reference))
     if training:  # normalised, scaled and shifted are results of their own, and the bias is rounded for the last
         half, bias = 2.0 ** -{"float16": 11, "bfloat16": 8}[dtype], exact["bias"].reshape(CHANNELS)
         margin += half * (2 * np.abs(reference - bias) + np.abs(bias))
     lowest, highest = ((reference + sign * margin).astype(NUMPY[dtype]).astype(np.float64) for sign in (-1, 1))
-    found = found.astype(np.float64)
-    assert (lowest <= found).all()
-    assert (found <= highest).all()
+    result = result.astype(np.float64)
+    assert (lowest <= result).all()
+    assert (result <= highest).all()
     for name, value in after.items():
         assert scope[name].dtype == np.float32
         np.testing.assert_allclose(scope[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -209,9 +209,9 @@ def test_it_trains_like_float32(name, dtype):
     main, startup, loss = training_step(OPTIMIZERS[name])
     program = amp.autocast(main, dtype=dtype)
     scope, low_scope = started(startup), started(startup)
-    expected, found = train(main, loss, scope), train(program, loss, low_scope)
-    np.testing.assert_allclose(found, expected, rtol={"float16": 1e-3, "bfloat16": 1e-2}[dtype])
-    assert found != expected, "it was computed in float32"
+    expected, result = train(main, loss, scope), train(program, loss, low_scope)
+    np.testing.assert_allclose(result, expected, rtol={"float16": 1e-3, "bfloat16": 1e-2}[dtype])
+    assert result != expected, "it was computed in float32"
     initial = started(startup)
     for parameter in main.all_parameters():
         value = low_scope[parameter.name]
@@ -258,10 +258,10 @@ def test_the_loss_takes_out_dtype_and_updates_do_not():
     with static.program_guard(main, static.Program()):
         product = tensor.matmul(main.var("w"), main.var("w"))
     main.outputs = [product.name]
-    kept, wide = amp.autocast(main), amp.autocast(main, out_dtype="float32")
-    assert kept.value(product.name).dtype == ir.DataType.FLOAT16, "fetches come as computed"
+    narrow, wide = amp.autocast(main), amp.autocast(main, out_dtype="float32")
+    assert narrow.value(product.name).dtype == ir.DataType.FLOAT16, "fetches come as computed"
     assert wide.value(product.name).dtype == ir.DataType.FLOAT
-    for program in (kept, wide):
+    for program in (narrow, wide):
         assert program.value(program.updates["x"]).dtype == ir.DataType.FLOAT
 
 

@@ -151,8 +151,8 @@ def test_a_conversion_is_followed_into_and_out_of_bodies():
         [behind] y = Tanh (l)
         [beside] z = Tanh (h)
     }"""
-    found = support.decisions(transpiled(parse(graph), preset="default"))
-    assert (found["inside"], found["behind"], found["beside"]) == ("high", "high", "low")
+    decisions = support.decisions(transpiled(parse(graph), preset="default"))
+    assert (decisions["inside"], decisions["behind"], decisions["beside"]) == ("high", "high", "low")
 
 
 # ---- mixed operators ----
@@ -190,8 +190,8 @@ def test_a_mixed_softmax_is_stored_low():
 def test_a_mixed_softmax_that_is_an_output_keeps_its_name_and_is_rounded():
     program = transpiled(parse("(float[4,8] x) => (float[4,8] y) { y = Softmax (x) }"), mixed_ops="softmax").program
     support.assert_valid(program)
-    found = support.run_emulated(program, {"x": array(4, 8)})["y"]
-    assert np.array_equal(found, found.astype(support.NUMPY["bfloat16"]).astype(np.float32))
+    result = support.run_emulated(program, {"x": array(4, 8)})["y"]
+    assert np.array_equal(result, result.astype(support.NUMPY["bfloat16"]).astype(np.float32))
 
 
 # ---- nothing is changed ----

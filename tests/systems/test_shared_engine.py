@@ -84,8 +84,8 @@ def test_a_constant_behind_identity_is_a_constant(policy):
         m2 = MatMul (r, w2) [second] y = Add (m2, b2)
     }"""
     report = amp.transpile(parse(graph, w=array(4, 4), b=array(4)), policy=policy, level="auto", prefer="size")
-    found = support.decisions(report)
-    assert found["first"] == found["second"] == "low"
+    decisions = support.decisions(report)
+    assert decisions["first"] == decisions["second"] == "low"
     assert "Identity" not in operators(report.program)
     assert [name for name, _, to in support.casts(report.program) if to != "FLOAT"] == ["x"]
 
@@ -258,9 +258,9 @@ def test_a_cast_of_the_users_reads_a_constant_exactly(way):
     }"""
     w = array(4, 4)
     model = parse(graph, w=w, c=np.array([2049.0], np.float32))
-    found = support.run_emulated(WAYS[way](model), {"x": array(2, 4)})
-    assert found["i"] == [2049]
-    np.testing.assert_array_equal(found["d"], w.astype(np.float64))
+    results = support.run_emulated(WAYS[way](model), {"x": array(2, 4)})
+    assert results["i"] == [2049]
+    np.testing.assert_array_equal(results["d"], w.astype(np.float64))
 
 
 def test_offline_parameters_are_low_only_if_every_reader_wants_them_so():
@@ -290,8 +290,8 @@ def test_a_parameter_that_is_an_output_keeps_its_type():
 def test_mxnets_tables_are_those_of_the_format_of_the_conversion():
     model = support.chain("MatMul ({}, w)", "Softmax ({})", "MatMul ({}, w)", w=array(4, 4))
     lists = amp.AutoMixedPrecisionLists(custom_black_list=["Exp"])  # made without a dtype
-    for given in (None, lists):
-        report = amp.transpile(model, policy="mxnet", dtype="bfloat16", amp_lists=given)
+    for asked in (None, lists):
+        report = amp.transpile(model, policy="mxnet", dtype="bfloat16", amp_lists=asked)
         assert set(support.decisions(report).values()) == {"low"}, "softmax is neutral in bfloat16"
 
 

@@ -32,7 +32,7 @@ def rounded(values, dtype):
 
 def of_class(kind):
     """List ONNX's own operators of a class."""
-    return {key for key, (found, _) in TORCH_CLASSES.items() if found is kind and "::" not in key}
+    return {key for key, (listed, _) in TORCH_CLASSES.items() if listed is kind and "::" not in key}
 
 
 def has_kernel(key, dtype):
@@ -135,10 +135,10 @@ def test_a_low_operator_is_its_control_bit_by_bit(key, dtype):
     (node,) = nodes(program, key.rpartition("::")[2])
     assert {value.dtype.name for value in (*node.inputs, node.outputs[0]) if value is not None} == {low}
     assert [cast[1:] for cast in casts(program)] == [("FLOAT", low), (low, "FLOAT")]
-    found = run_emulated(program, feeds)["y"]
-    assert_same_bits(run_emulated(case.control(dtype), feeds)["y"], found)
-    assert_same_bits(run(case.float32_control(dtype), feeds)["y"], found)
-    assert not np.array_equal(run(model, feeds)["y"], found), "these numbers would not show a rounding"
+    result = run_emulated(program, feeds)["y"]
+    assert_same_bits(run_emulated(case.control(dtype), feeds)["y"], result)
+    assert_same_bits(run(case.float32_control(dtype), feeds)["y"], result)
+    assert not np.array_equal(run(model, feeds)["y"], result), "these numbers would not show a rounding"
 
 
 @pytest.mark.parametrize(("key", "dtype"), [pair for pair in PAIRS if not has_kernel(*pair)])
@@ -182,11 +182,11 @@ def test_a_low_operator_is_torchs_own(key, dtype):
     with torch.no_grad(), torch.autocast("cpu", getattr(torch, dtype)):
         expected = IN_TORCH[key](torch, torch.from_numpy(fed(model)["x"]), weights)
     assert expected.dtype == getattr(torch, dtype)
-    found, expected = run_emulated(converted(model, dtype), fed(model))["y"], expected.float().numpy()
-    assert found.dtype == np.float32
+    result, expected = run_emulated(converted(model, dtype), fed(model))["y"], expected.float().numpy()
+    assert result.dtype == np.float32
     inner = ROUNDED_INSIDE.get(key, 0) + 2.0**-10
     limit = UNIT[dtype] * (2 * np.abs(expected) + inner * np.abs(expected).max())
-    assert (np.abs(found - expected) <= limit).all()
+    assert (np.abs(result - expected) <= limit).all()
 
 
 # ---- each operator of class fp32, fed by a low product ----
@@ -296,10 +296,10 @@ def test_a_float32_operator_behind_a_low_product_is_its_control_bit_by_bit(name,
     floats = [value for value in (*output.producer().inputs, output) if is_float(value)]
     assert {value.dtype for value in floats} == {ir.DataType.FLOAT}
     assert [cast[1:] for cast in casts(program)] == [("FLOAT", low), (low, "FLOAT")]
-    found = run_emulated(program, feeds)["y"]
-    assert found.dtype == np.float32
-    assert_same_bits(run_emulated(case.graph(dtype), feeds)["y"], found)
-    assert not np.array_equal(run(model, feeds)["y"], found), "these numbers would not show a rounding"
+    result = run_emulated(program, feeds)["y"]
+    assert result.dtype == np.float32
+    assert_same_bits(run_emulated(case.graph(dtype), feeds)["y"], result)
+    assert not np.array_equal(run(model, feeds)["y"], result), "these numbers would not show a rounding"
 
 
 def test_every_float32_operator_of_onnx_has_a_control():

@@ -151,12 +151,12 @@ class Recorder(dispatch.TorchDispatchMode):
         super().__init__()
         self.calls, self.casts = [], set()
         self._parameters = {id(value) for value in parameters}
-        self._kept = []  # so that no two tensors have the same id
+        self._tensors = []  # so that no two tensors have the same id
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        self._kept += [args, result]
+        self._tensors += [args, result]
         if name == "_to_copy":
             if id(args[0]) not in self._parameters:
                 self.casts.add((id(args[0]), args[0].dtype, result.dtype))
@@ -184,12 +184,12 @@ def autocast():
 
 def of_torch(network, dtype, switch):
     with fake.FakeTensorMode(), torch.no_grad():
-        made = {name: torch.empty(shape, device="cuda") for name, shape in network.parameters.items()}
+        tensors = {name: torch.empty(shape, device="cuda") for name, shape in network.parameters.items()}
         x = torch.empty(network.x, device="cuda")
         switch(dtype)
-        with Recorder(made.values()) as found:
-            network.torch(x, made)
-    return found
+        with Recorder(tensors.values()) as recorder:
+            network.torch(x, tensors)
+    return recorder
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -207,7 +207,7 @@ def test_a_network_runs_in_the_types_that_torch_gives_it(name, dtype, autocast):
     ours = [node for node in nodes(program) if node.op_type not in MOVING]
     types = {low: LOW_NAMES[dtype], torch.float32: "FLOAT"}
     assert [(node.op_type.replace("Pow", "Mul"), node.outputs[0].dtype.name) for node in ours] == [
-        (operator, types[found]) for operator, found in theirs.calls
+        (operator, types[number]) for operator, number in theirs.calls
     ]
     # Casts up differ: torch's kernels take two types where ONNX's operators take one, and the file's output is float32.
     down = [cast for cast in casts(program) if cast[2] == LOW_NAMES[dtype]]

@@ -66,8 +66,8 @@ def constant(value: np.ndarray) -> Variable:
 
 
 def _conv_norm(x: Variable, filters: int, size: int, stride: int = 1, act: str | None = "relu") -> Variable:
-    made = static.nn.conv2d(x, filters, size, stride=stride, padding=size // 2)
-    return static.nn.batch_norm(made, act=act)
+    hidden = static.nn.conv2d(x, filters, size, stride=stride, padding=size // 2)
+    return static.nn.batch_norm(hidden, act=act)
 
 
 def _mean_cross_entropy(logits: Variable, label: Variable) -> Variable:
@@ -106,11 +106,11 @@ def _pointwise_batch(random: np.random.Generator) -> Feed:
 
 
 def _basic_block(x: Variable, filters: int, stride: int) -> Variable:
-    made = _conv_norm(x, filters, 3, stride)
-    made = _conv_norm(made, filters, 3, act=None)
+    hidden = _conv_norm(x, filters, 3, stride)
+    hidden = _conv_norm(hidden, filters, 3, act=None)
     if stride != 1 or x.shape[1] != filters:
         x = _conv_norm(x, filters, 1, stride, act=None)
-    return functional.relu(made + x)
+    return functional.relu(hidden + x)
 
 
 def resnet() -> Variable:

@@ -77,8 +77,8 @@ def _epochs(digits: tuple[np.ndarray, np.ndarray], count: int, size: int = 64) -
 
 def _accuracy(trainer: Trainer, digits: tuple[np.ndarray, np.ndarray]) -> float:
     images, labels = digits
-    found = trainer.predict({"image": images[TRAINED:], "label": labels[TRAINED:]}, LOGITS)
-    return float((found.argmax(1) == labels[TRAINED:, 0]).mean())
+    logits = trainer.predict({"image": images[TRAINED:], "label": labels[TRAINED:]}, LOGITS)
+    return float((logits.argmax(1) == labels[TRAINED:, 0]).mean())
 
 
 SEED = 8  # of initial values; with seeds 7 to 10, float16 is 0.002 to 0.014 away and bfloat16 0.008 to 0.015
@@ -97,10 +97,10 @@ def test_digits_are_learnt_as_in_float32(
 ) -> None:
     losses, accuracy = digits_fp32
     trainer = start(_digits_network, _adam(form, 2e-3), LOW[form], seed=SEED)
-    found = np.array(trainer.train(_epochs(digits, EPOCHS)))
+    losses_low = np.array(trainer.train(_epochs(digits, EPOCHS)))
     assert accuracy > 0.97, f"float32 learnt too little for a comparison: {accuracy:.4f}"
     assert _accuracy(trainer, digits) >= accuracy - 0.005  # of 645 pictures, some are at random on either side
-    means, expected = found.reshape(EPOCHS, -1).mean(1), losses.reshape(EPOCHS, -1).mean(1)
+    means, expected = losses_low.reshape(EPOCHS, -1).mean(1), losses.reshape(EPOCHS, -1).mean(1)
     np.testing.assert_allclose(means, expected, rtol=0, atol=1e-2)
 
 
@@ -141,8 +141,8 @@ def text_fp32() -> np.ndarray:
 @pytest.mark.parametrize("form", LOW)
 def test_text_is_learnt_as_in_float32(form: str, text_fp32: np.ndarray) -> None:
     assert text_fp32[-20:].mean() < 0.75 * text_fp32[0], "float32 learnt too little for a comparison"
-    found = np.array(start(_text_network, _adam(form, 3e-3), LOW[form]).train(_passages(150)))
-    means, expected = found.reshape(10, -1).mean(1), text_fp32.reshape(10, -1).mean(1)
+    losses_low = np.array(start(_text_network, _adam(form, 3e-3), LOW[form]).train(_passages(150)))
+    means, expected = losses_low.reshape(10, -1).mean(1), text_fp32.reshape(10, -1).mean(1)
     np.testing.assert_allclose(means, expected, rtol=1e-2)
 
 
@@ -158,8 +158,8 @@ def _linear(factor: float = 1.0, initial: float = 1.0) -> Callable[[], Variable]
         x = static.data("x", [None, WIDTH])
         y = static.data("y", [None, 1])
         weight = amp.ParamAttr(name="weight", initializer=amp.nn.initializer.Constant(initial))
-        found = static.nn.fc(x, 1, weight_attr=weight, bias_attr=False)
-        return functional.mse_loss(found, y) * factor
+        scores = static.nn.fc(x, 1, weight_attr=weight, bias_attr=False)
+        return functional.mse_loss(scores, y) * factor
 
     return network
 

@@ -86,13 +86,13 @@ def test_the_loss_of_amp_is_not_worse(dtype, worse):
     ids=["small", "the blog's"],
 )
 def test_half_of_the_activations_memory(size, hidden, rows, most, dtype):
-    kept, alive = counted(None, size, hidden)
+    held, alive = counted(None, size, hidden)
     low_kept, low_alive = counted(dtype, size, hidden)
     pixels = size * size
     # Each of the three blocks keeps what its convolution and its Relu make, and the loss one difference. Where the
     # price list chooses so, a block keeps what it convolves, with eight rows of ones, in place of the convolution's.
-    assert kept == pytest.approx(4 * pixels * (rows + 1), rel=0.01)
-    assert 0.45 < low_kept / kept < 0.60
+    assert held == pytest.approx(4 * pixels * (rows + 1), rel=0.01)
+    assert 0.45 < low_kept / held < 0.60
     # The gradient of BatchNormalization is written out in float32 nodes, whose results are there at the peak.
     assert low_kept < low_alive < most * alive
 

@@ -43,7 +43,7 @@ def test_an_example_trains_in_every_format_as_in_float32(example, tmp_path):
     ends = dict(re.findall(r"^(float32|O\d \w+): ends at ([\d.]+)", told, re.MULTILINE))
     assert len(ends) == 4
     exact = float(ends.pop("float32"))
-    first = [float(found) for found in re.findall(r"^step    1  loss ([\d.]+)", told, re.MULTILINE)]
+    first = [float(number) for number in re.findall(r"^step    1  loss ([\d.]+)", told, re.MULTILINE)]
     for name, end in ends.items():
         assert abs(float(end) / exact - 1) < (0.2 if "bfloat16" in name else 0.1), told
     if example != "gan":  # its two networks learn from each other, so that no loss need fall

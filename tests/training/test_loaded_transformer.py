@@ -59,7 +59,7 @@ class Step:
         random = np.random.default_rng(0)
         with static.scope_guard(self.scope):
             feeds = (feed(*SIZES[step % len(SIZES)], random) for step in range(STEPS))
-            return np.array([self.executor.run(self.main, given, [self.loss.name])[0].item() for given in feeds])
+            return np.array([self.executor.run(self.main, batch, [self.loss.name])[0].item() for batch in feeds])
 
 
 def feed(batch, length, random):

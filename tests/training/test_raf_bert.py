@@ -135,8 +135,8 @@ def alive_in_float32(full_size):
 
 def test_alive_at_full_size_is_what_a_step_holds_on_to(alive_in_float32):
     scores = 1024 * 30522 * 4 / 2**20
-    kept = 69  # of the forward pass: 23 tensors of 1024 x 768, counting those of the intermediate size as four
-    assert alive_in_float32 / 2**20 == pytest.approx(120.34 + 2 * scores + kept, abs=0.2)
+    held = 69  # of the forward pass: 23 tensors of 1024 x 768, counting those of the intermediate size as four
+    assert alive_in_float32 / 2**20 == pytest.approx(120.34 + 2 * scores + held, abs=0.2)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

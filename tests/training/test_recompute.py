@@ -66,8 +66,8 @@ def test_training_is_the_same_to_the_bit(level):
 
 @pytest.mark.parametrize("level", [None, "O1", "O2"])
 def test_fewer_bytes_are_kept(level):
-    (main, _, loss), _, _, kept = plain(level)
-    assert kept_bytes(main, [loss.name], recompute=True) < 0.75 * kept
+    (main, _, loss), _, _, held = plain(level)
+    assert kept_bytes(main, [loss.name], recompute=True) < 0.75 * held
 
 
 def by_fleet(optimizer):
@@ -83,9 +83,9 @@ def merged_by_fleet(optimizer):
 
 
 def with_checkpoints(optimizer):
-    made = RecomputeOptimizer(optimizer)
-    made._set_checkpoints(["h"])
-    return made
+    recomputing = RecomputeOptimizer(optimizer)
+    recomputing._set_checkpoints(["h"])
+    return recomputing
 
 
 class InTwoSteps:
@@ -111,10 +111,10 @@ WRAPPED = {
 @pytest.mark.parametrize("level", [None, "O2"])
 @pytest.mark.parametrize("name", WRAPPED)
 def test_a_program_may_ask_for_it(name, level):
-    _, losses, values, kept = plain(level)
+    _, losses, values, held_here = plain(level)
     main, _, loss = asking = built(level, WRAPPED[name])
     again, others = trained(asking, False)
     np.testing.assert_array_equal(losses, again)
     for held, value in values.items():
         np.testing.assert_array_equal(value, others[held], err_msg=held)
-    assert kept_bytes(main, [loss.name]) < 0.75 * kept
+    assert kept_bytes(main, [loss.name]) < 0.75 * held_here

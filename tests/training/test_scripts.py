@@ -25,7 +25,7 @@ def run(script, *args, folder, code=0):
 
 
 def numbers(pattern, text):
-    return [float(found) for found in re.findall(pattern, text)]
+    return [float(number) for number in re.findall(pattern, text)]
 
 
 # ---- train_convnet.py: the network of 1x1 convolutions of AMD's blog ----

@@ -144,8 +144,8 @@ def ours(call: str, low: LowFormat, before: str = "") -> tuple[bool, str]:
     propagate_types(model)
     # Whose kernels count is beside the point: with `openvino`, only the schemas decide what can be low.
     rules = TorchRules(low, amp.AutoMixedPrecisionLists(dtype=low.name))
-    found = assign(model, Policy(low=low, target=SCHEMAS_ONLY["openvino"], rules=rules))
-    decision = found.decisions[next(node for node in all_nodes(model) if node.name == "n")]
+    assignment = assign(model, Policy(low=low, target=SCHEMAS_ONLY["openvino"], rules=rules))
+    decision = assignment.decisions[next(node for node in all_nodes(model) if node.name == "n")]
     return decision.precision == "low", str(decision.reason)
 
 

@@ -60,14 +60,14 @@ def test_losses_are_those_of_torch(network: Network, kind: str) -> None:
     narrow = twin_of(network.name, trainer.main, trainer.scope)
     wide = twin_of(network.name, trainer.main, trainer.scope).double()
 
-    found = np.array(trainer.train(batches))
+    losses = np.array(trainer.train(batches))
     expected = _torch_losses(narrow, make_theirs(narrow.parameters(), network.rate), batches, torch.float32)
     exact = _torch_losses(wide, make_theirs(wide.parameters(), network.rate), batches, torch.float64)
 
-    assert found[-2:].mean() < found[:2].mean() * 0.999, f"nothing was learnt: {found}"
+    assert losses[-2:].mean() < losses[:2].mean() * 0.999, f"nothing was learnt: {losses}"
     allowed = max(least, FACTOR * float(np.max(np.abs(expected - exact) / exact)))
-    difference = np.abs(found - expected) / np.abs(expected)
-    assert difference.max() <= allowed, f"step {difference.argmax()}: {found} instead of {expected}"
+    difference = np.abs(losses - expected) / np.abs(expected)
+    assert difference.max() <= allowed, f"step {difference.argmax()}: {losses} instead of {expected}"
 
 
 @pytest.mark.parametrize("network", [n for n in NETWORKS if n.name in {"pointwise", "resnet"}], ids=str)
@@ -78,10 +78,10 @@ def test_running_statistics_are_those_of_torch(network: Network) -> None:
     batches = [network.batch(random) for _ in range(3)]
     trainer.train(batches)
     _torch_losses(module, torch.optim.SGD(module.parameters(), network.rate), batches, torch.float32)
-    kept = [p.name for p in trainer.main.persistables.values() if p.kind == "statistic"]
+    names = [p.name for p in trainer.main.persistables.values() if p.kind == "statistic"]
     theirs = [b for name, b in module.named_buffers() if "running" in name]
-    assert len(kept) == len(theirs) > 0
-    for name, value in zip(kept, theirs, strict=True):
+    assert len(names) == len(theirs) > 0
+    for name, value in zip(names, theirs, strict=True):
         # Ours averages the biased variance, as ONNX and Paddle do; torch the unbiased one.
         limit = 0.15 if name.endswith("w_2") or "variance" in name else 1e-4
         np.testing.assert_allclose(trainer.scope[name], value.numpy(), rtol=limit, atol=1e-5, err_msg=name)

@@ -129,35 +129,35 @@ def scaled():
     with static.program_guard(main, startup):
         x = static.data("x", [1, 1])
         loss = amp.nn.functional.mse_loss(static.nn.fc(x, 1), static.data("y", [1, 1]))
-        made = amp.decorate(
+        decorated = amp.decorate(
             optimizer.Adam(1e-3), level="O2", init_loss_scaling=2.0**15, decr_every_n_nan_or_inf=1, decr_ratio=0.5
         )
-        made.minimize(loss)
+        decorated.minimize(loss)
     exe = static.Executor(amp.CPUPlace())
     exe.run(startup, scope=scope)
-    made.amp_init(amp.CPUPlace(), scope)
+    decorated.amp_init(amp.CPUPlace(), scope)
 
     def step(log, x, y):
         feed = {"x": np.array([[x]], np.float32), "y": np.array([[y]], np.float32)}
         loss_value, *rest = exe.run(main, feed, [loss, *log.fetch_list], scope=scope)
         return log.record(loss_value, rest)
 
-    return made, step
+    return decorated, step
 
 
 def test_a_step_that_overflows_is_seen_where_it_happens(scaled):
-    made, step = scaled
-    log = TrainingLog(made)
-    found = [step(log, x, y) for x, y in ((0.01, 0.0), (100.0, 50.0), (0.01, 0.0))]
-    assert [row.overflowed for row in found] == [False, True, False]
-    assert [row.skipped for row in found] == [0, 1, 1]
-    assert [row.loss_scale for row in found] == [2.0**15, 2.0**14, 2.0**14]
+    decorated, step = scaled
+    log = TrainingLog(decorated)
+    readings = [step(log, x, y) for x, y in ((0.01, 0.0), (100.0, 50.0), (0.01, 0.0))]
+    assert [row.overflowed for row in readings] == [False, True, False]
+    assert [row.skipped for row in readings] == [0, 1, 1]
+    assert [row.loss_scale for row in readings] == [2.0**15, 2.0**14, 2.0**14]
     assert log.skipped == 1
 
 
 def test_gradients_that_overflow_at_every_scale_give_a_warning_with_a_remedy(scaled, caplog):
-    made, _ = scaled
-    log = TrainingLog(made)
+    decorated, _ = scaled
+    log = TrainingLog(decorated)
     for number in range(30):
         log.record(1.0, (2.0 ** (15 - number // 2), True))
     assert "taught nothing" not in caplog.text  # the scale is above 1: it may yet find its place
@@ -169,8 +169,8 @@ def test_gradients_that_overflow_at_every_scale_give_a_warning_with_a_remedy(sca
 
 
 def test_a_loss_that_is_infinite_at_every_scale_is_told_of_sooner(scaled, caplog):
-    made, step = scaled
-    log = TrainingLog(made)
+    decorated, step = scaled
+    log = TrainingLog(decorated)
     for _ in range(10):
         step(log, 1e9, 5e8)
     assert "steps 1 to 10 taught nothing: the loss is not finite at a loss scale of 32. " in caplog.text
@@ -182,9 +182,9 @@ def test_a_decorated_run_that_scales_nothing_has_no_scale(level, dtype):
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup):
         loss = amp.nn.functional.mse_loss(static.nn.fc(static.data("x", [1, 1]), 1), static.data("y", [1, 1]))
-        made = amp.decorate(optimizer.SGD(0.1), level=level, dtype=dtype)
-        made.minimize(loss)
-    assert TrainingLog(made).fetch_list == []
+        decorated = amp.decorate(optimizer.SGD(0.1), level=level, dtype=dtype)
+        decorated.minimize(loss)
+    assert TrainingLog(decorated).fetch_list == []
 
 
 def test_a_log_of_an_optimizer_that_did_not_minimize_is_refused():
@@ -204,8 +204,8 @@ def test_the_loss_curve_is_drawn(tmp_path):
 
 def test_scale_and_skipped_steps_are_drawn_below_it(tmp_path, scaled):
     pytest.importorskip("matplotlib")
-    made, step = scaled
-    log = TrainingLog(made)
+    decorated, step = scaled
+    log = TrainingLog(decorated)
     step(log, 100.0, 50.0)
     log.plot(tmp_path / "scaled.svg", "a run")
     text = (tmp_path / "scaled.svg").read_text()

@@ -43,8 +43,8 @@ class Trainer:
         return self._run(self.test, feed, name)
 
     def _run(self, program: Program, feed: Feed, name: str) -> np.ndarray:
-        (found,) = self.executor.run(program, feed=feed, fetch_list=[name], scope=self.scope)
-        return np.asarray(found).astype(np.float32)
+        (value,) = self.executor.run(program, feed=feed, fetch_list=[name], scope=self.scope)
+        return np.asarray(value).astype(np.float32)
 
 
 def build(

@@ -113,12 +113,12 @@ def a_session_that(kind, *, opens=None, runs=None):
             hit = operation == "open" and _kind(*arguments[:2]) in kinds and _graph_name(arguments[0]) == "bad"
             if hit and opens is not None:
                 raise opens
-            found = plain(self, operation, *arguments, **options)
+            answer = plain(self, operation, *arguments, **options)
             if hit:
-                concerned.add((id(self), found[0]))
+                concerned.add((id(self), answer[0]))
             if runs is not None and operation == "run" and (id(self), arguments[0]) in concerned:
-                return runs(found)
-            return found
+                return runs(answer)
+            return answer
 
         monkeypatch.setattr(Child, "ask", ask)
 

@@ -64,9 +64,9 @@ def test_the_bound_is_kept_in_ten_runs_close_to_the_best(truth, seed):
     holding = [trial for trial in trials if trial.holds]
     assert len(asked) <= 10
     assert len(set(asked)) == len(asked)
-    found = min(holding, key=lambda trial: trial.candidate.cost).candidate
+    cheapest = min(holding, key=lambda trial: trial.candidate.cost).candidate
     best = min((row for row in rows if truth(row.predicted) <= 1.0), key=lambda row: row.cost)
-    assert found.cost <= best.cost + 3
+    assert cheapest.cost <= best.cost + 3
 
 
 def test_nothing_is_run_if_the_first_candidate_holds():

@@ -129,9 +129,9 @@ def test_what_data_showed_holds_for_other_data_too(name):
 
 
 def error(model, report, feeds):
-    expected, found = support.run(model, feeds)["y"], support.run_emulated(report.program, feeds)["y"]
-    assert np.isfinite(found).all()
-    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    expected, result = support.run(model, feeds)["y"], support.run_emulated(report.program, feeds)["y"]
+    assert np.isfinite(result).all()
+    return np.linalg.norm(result - expected) / np.linalg.norm(expected)
 
 
 def share(report):

@@ -35,13 +35,13 @@ def sample(scale, rows=2):
 
 def test_a_range_is_that_of_all_samples_and_names_the_one_that_set_it():
     samples = [("small", sample(1.0)), ("large", sample(100.0, rows=5)), ("middle", sample(10.0))]
-    found = calibrate(two_layers(), FLOAT16, samples)
+    calibration = calibrate(two_layers(), FLOAT16, samples)
     h = np.concatenate([feeds["x"] @ W for _, feeds in samples])
-    assert found.samples == ("small", "large", "middle")
-    assert set(found.ranges) == {"x", "h", "r", "z", "y"}
-    assert found.ranges["h"].largest == pytest.approx(np.abs(h).max(), rel=1e-5)
-    assert found.ranges["h"].smallest == pytest.approx(np.abs(h).min(), rel=1e-5)
-    assert {seen.sample for seen in found.ranges.values()} == {"large"}
+    assert calibration.samples == ("small", "large", "middle")
+    assert set(calibration.ranges) == {"x", "h", "r", "z", "y"}
+    assert calibration.ranges["h"].largest == pytest.approx(np.abs(h).max(), rel=1e-5)
+    assert calibration.ranges["h"].smallest == pytest.approx(np.abs(h).min(), rel=1e-5)
+    assert {seen.sample for seen in calibration.ranges.values()} == {"large"}
 
 
 def test_samples_are_taken_one_by_one():
@@ -52,9 +52,9 @@ def test_samples_are_taken_one_by_one():
             alive.append(index)
             yield f"sample {index}", sample(1.0 + index)
 
-    found = calibrate(two_layers(), FLOAT16, stream())
-    assert len(found.samples) == len(alive) == 5
-    assert found.ranges["x"].sample == "sample 4"
+    calibration = calibrate(two_layers(), FLOAT16, stream())
+    assert len(calibration.samples) == len(alive) == 5
+    assert calibration.ranges["x"].sample == "sample 4"
 
 
 def test_pieces_measure_the_same():
@@ -94,8 +94,13 @@ def test_without_samples_there_is_nothing_to_say():
     ],
 )
 def test_magnitudes(numbers, largest, smallest, nonzero, flushed):
-    found = measure(np.array(numbers, np.float32), FLOAT16.smallest)
-    assert (found.largest, found.smallest, found.nonzero, found.flushed) == (largest, smallest, nonzero, flushed)
+    magnitudes = measure(np.array(numbers, np.float32), FLOAT16.smallest)
+    assert (magnitudes.largest, magnitudes.smallest, magnitudes.nonzero, magnitudes.flushed) == (
+        largest,
+        smallest,
+        nonzero,
+        flushed,
+    )
 
 
 BRANCH = """(float[2,4] x, bool b) => (float[2,4] y) {
@@ -106,8 +111,8 @@ BRANCH = """(float[2,4] x, bool b) => (float[2,4] y) {
 def test_branches_are_measured_as_they_are_taken():
     loaded = program(BRANCH)
     samples = [(str(b), {"x": array(2, 4), "b": np.array(b)}) for b in (True, False, True)]
-    one, both = calibrate(loaded, FLOAT16, samples[:1]).ranges, calibrate(loaded, FLOAT16, samples).ranges
-    assert {"x", "p"} <= set(one)
-    assert "q" not in one
+    first, both = calibrate(loaded, FLOAT16, samples[:1]).ranges, calibrate(loaded, FLOAT16, samples).ranges
+    assert {"x", "p"} <= set(first)
+    assert "q" not in first
     assert both["q"].sample == "False"
     assert both["q"].largest == pytest.approx(np.exp(array(2, 4)).max(), rel=1e-6)

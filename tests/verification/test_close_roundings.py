@@ -44,10 +44,10 @@ def inputs(count, seed):
 @pytest.mark.parametrize("body", ROUNDED)
 def test_the_share_of_like_inputs_is_told(body):
     source = model(body)
-    report = amp.transpile(source, inputs=[{"x": one[None]} for one in inputs(8, 1)], level="O2", cache=False)
+    report = amp.transpile(source, inputs=[{"x": part[None]} for part in inputs(8, 1)], level="O2", cache=False)
     [told] = [text for text in report.warnings if "of like inputs" in text] or [""]
-    low, high = (Session(one) for one in (report.program, source))
-    feeds = [{"x": one[None]} for one in inputs(400, 2)]
+    low, high = (Session(part) for part in (report.program, source))
+    feeds = [{"x": part[None]} for part in inputs(400, 2)]
     differ = np.mean([not np.array_equal(low.run(feed)[0], high.run(feed)[0]) for feed in feeds])
     if "Greater" in body:  # few durations are near the one step that counts
         assert not told or differ < 0.05
@@ -85,8 +85,8 @@ def test_pictures_are_compared_as_numbers():
 
 
 def test_what_rounds_is_found_behind_integers():
-    found = roundings_of(ir.from_proto(model(f"{DURATIONS} c = Ceil (e) d = Cast <to = 7> (c) {SUM}")))
-    assert {name: [node.op_type for node in nodes] for name, nodes in found.items()} == {"y": ["Ceil"]}
+    roundings = roundings_of(ir.from_proto(model(f"{DURATIONS} c = Ceil (e) d = Cast <to = 7> (c) {SUM}")))
+    assert {name: [node.op_type for node in nodes] for name, nodes in roundings.items()} == {"y": ["Ceil"]}
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,11 @@ def test_right_declarations_stay():
 @pytest.mark.parametrize("length", [16, 32, 15])
 @pytest.mark.parametrize("onesided", [{}, {"onesided": 0}, {"onesided": 1}], ids=str)
 def test_spectra_without_onesided_load(onesided, length, tmp_path):
-    given = "".join(f"<{name} = {value}>" for name, value in onesided.items())
+    attributes = "".join(f"<{name} = {value}>" for name, value in onesided.items())
     bins = length if onesided.get("onesided") == 0 else length // 2 + 1
     model = onnx.parser.parse_model(f"""{HEAD}g (float[n,64,1] x) => (float[n,t,3] y)
         <int64 step = {{8}}, int64 size = {{{length}}}, float[{bins},3] mel = {{{",".join(["0.5"] * (3 * bins))}}}> {{
-        w = HannWindow(size) f = STFT{given}(x, step, w, size)
+        w = HannWindow(size) f = STFT{attributes}(x, step, w, size)
         p = ReduceSumSquare<axes = [-1], keepdims = 0>(f) y = MatMul(p, mel) }}""")
     amp.transpile(model, tmp_path / "y.onnx", level="O2", verify=False)
     onnxruntime.InferenceSession(tmp_path / "y.onnx", providers=["CPUExecutionProvider"])

@@ -161,10 +161,10 @@ def test_labels_are_judged_as_in_the_comparison(monkeypatch, row, label, options
     monkeypatch.setattr(default_session, "_source_fails", lambda *_: False)
     monkeypatch.setattr(default_session, "_is_of_source", lambda *_: False)
     model = parse("(float[200,10] x) => (int64[200] y) { y = ArgMax <axis = 1, keepdims = 0> (x) }")
-    given = {"inputs": {"x": CLOSE}, "target": "cpu", "keep_io_types": False, **options}
+    options_of_run = {"inputs": {"x": CLOSE}, "target": "cpu", "keep_io_types": False, **options}
     if said:
         with pytest.raises(CheckFailed, match=said) as error:
-            amp.transpile(model, **given, prefer="size")
+            amp.transpile(model, **options_of_run, prefer="size")
         assert error.value.report.verdict_word == "failed"
     else:
-        assert SESSION in amp.transpile(model, **given, prefer="size").checks
+        assert SESSION in amp.transpile(model, **options_of_run, prefer="size").checks

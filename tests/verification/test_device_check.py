@@ -238,12 +238,12 @@ def test_the_command_has_the_option(monkeypatch, tmp_path, capsys):
 def test_what_was_measured_is_remembered(monkeypatch, tmp_path):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     pretend(monkeypatch, with_fault(nothing))
-    given = {"inputs": {"x": array(2, 4)}, "tolerance": 1e-4}
-    first, second = (amp.transpile(CHAIN, **given, prefer="size") for _ in range(2))
+    settings = {"inputs": {"x": array(2, 4)}, "tolerance": 1e-4}
+    first, second = (amp.transpile(CHAIN, **settings, prefer="size") for _ in range(2))
     assert any("compared and run before" in note for note in second.notes)
     assert second.measured == first.measured
     assert second.verdict == first.verdict
-    assert amp.transpile(CHAIN, device_check="no", **given, prefer="size").measured is None
+    assert amp.transpile(CHAIN, device_check="no", **settings, prefer="size").measured is None
 
 
 # ---- samples ----

@@ -74,25 +74,25 @@ def test_outputs_are_those_of_the_second_against_the_first(found):
 
 
 def test_a_model_has_no_difference_from_itself(files):
-    found = compare_models(files / "o1.onnx", files / "o1.onnx")
-    assert (found.nodes, found.only_first, found.only_second) == ((), (), ())
-    assert {output.relative for output in found.outputs.values()} == {0.0}, "both are emulated"
-    assert found.titles == ("first", "second")
+    comparison = compare_models(files / "o1.onnx", files / "o1.onnx")
+    assert (comparison.nodes, comparison.only_first, comparison.only_second) == ((), (), ())
+    assert {output.relative for output in comparison.outputs.values()} == {0.0}, "both are emulated"
+    assert comparison.titles == ("first", "second")
 
 
 def test_low_inputs_and_outputs_are_compared_with_float32_ones(files):
     for pair in (("a.onnx", "o2.onnx"), ("o2.onnx", "a.onnx")):
-        found = compare_models(*(files / name for name in pair))
-        assert set(found.outputs) == {"y", "z"}, found.compared
-        assert 0 < found.outputs["y"].relative < 0.01, pair
+        comparison = compare_models(*(files / name for name in pair))
+        assert set(comparison.outputs) == {"y", "z"}, comparison.compared
+        assert 0 < comparison.outputs["y"].relative < 0.01, pair
 
 
 def test_given_samples_and_sizes_are_used(files):
     inputs = [{"x": array(2, 4, seed=seed)} for seed in range(3)]
-    found = compare_models(files / "a.onnx", files / "o1.onnx", inputs=inputs, device="T4")
-    assert found.compared.endswith("on 3 given samples")
-    assert found.outputs["y"].samples == 3
-    assert found.device == "T4"
+    comparison = compare_models(files / "a.onnx", files / "o1.onnx", inputs=inputs, device="T4")
+    assert comparison.compared.endswith("on 3 given samples")
+    assert comparison.outputs["y"].samples == 3
+    assert comparison.device == "T4"
 
 
 def test_times_are_those_of_the_device_and_of_the_given_sizes():
@@ -100,9 +100,9 @@ def test_times_are_those_of_the_device_and_of_the_given_sizes():
     other = amp.load(parse("(float[3,1024] x) => (float[3,1024] y) { y = Exp(x) }"))
 
     def times(**options):
-        found = compare_models(model, other, run=False, **options)
-        assert found.compared == "not run"
-        return found.first.milliseconds, found.second.milliseconds
+        comparison = compare_models(model, other, run=False, **options)
+        assert comparison.compared == "not run"
+        return comparison.first.milliseconds, comparison.second.milliseconds
 
     small, large = times(dims={"batch": 3}), times(dims={"batch": 100_000})
     assert small[0] == small[1] == large[1], "the other model has no such dimension"
@@ -135,10 +135,10 @@ def test_models_that_hardly_fit_are_described_all_the_same(case, files):
     text, expected = ODD[case]
     weights = {"axes": array(1).astype("int64") * 0} if case == "another shape" else {}
     options = {"imports": ', "my.domain" : 1'} if case == "does not run" else {}
-    found = compare_models(files / "a.onnx", amp.load(parse(text, **options, **weights)))
-    assert expected in found.compared
-    assert found.second.nodes == 1
-    assert found.only_first
+    comparison = compare_models(files / "a.onnx", amp.load(parse(text, **options, **weights)))
+    assert expected in comparison.compared
+    assert comparison.second.nodes == 1
+    assert comparison.only_first
 
 
 def test_wrong_inputs_and_devices_are_errors(files):
@@ -156,9 +156,9 @@ def test_bodies_are_compared_too():
     for branch in model.graph.node[0].attribute:
         branch.g.node[0].name = f"{branch.g.node[0].op_type}_0"
     low = amp.transpile(model, level="O1", verify=False).program
-    found = compare_models(model, low, run=False)
-    assert [(node.name, node.op, node.second) for node in found.nodes] == [("MatMul_0", "MatMul", "float16")]
-    assert found.nodes[0].scope.endswith("then_branch")
+    comparison = compare_models(model, low, run=False)
+    assert [(node.name, node.op, node.second) for node in comparison.nodes] == [("MatMul_0", "MatMul", "float16")]
+    assert comparison.nodes[0].scope.endswith("then_branch")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -196,8 +196,8 @@ def test_names_are_text_on_the_page(found):
 
 
 def test_models_of_the_same_name_are_told_apart_by_their_folders(found):
-    one, other = (dataclasses.replace(found.first, source=f"/m/{name}/model.onnx") for name in ("x", "y"))
-    assert [head for head, _ in facts_table(dataclasses.replace(found, first=one, second=other)).heads] == [
+    first, other = (dataclasses.replace(found.first, source=f"/m/{name}/model.onnx") for name in ("x", "y"))
+    assert [head for head, _ in facts_table(dataclasses.replace(found, first=first, second=other)).heads] == [
         "",
         "x/model.onnx",
         "y/model.onnx",

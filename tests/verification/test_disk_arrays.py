@@ -28,8 +28,8 @@ ARRAYS = {
 @pytest.mark.parametrize("name", ARRAYS)
 def test_what_is_mapped_is_equal(name, monkeypatch):
     monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 0)
-    found = Spill().kept({"x": ARRAYS[name], "list": [ARRAYS[name], 3]})
-    for value in (found["x"], found["list"][0]):
+    mapped = Spill().kept({"x": ARRAYS[name], "list": [ARRAYS[name], 3]})
+    for value in (mapped["x"], mapped["list"][0]):
         assert value.dtype == ARRAYS[name].dtype
         np.testing.assert_array_equal(value, ARRAYS[name])
 
@@ -89,12 +89,12 @@ def test_samples_are_read_one_at_a_time_and_compared_in_little_memory(monkeypatc
 
 def test_a_metric_gets_all_outputs(monkeypatch):
     monkeypatch.setattr(disk_arrays, "_IN_MEMORY", 0)
-    found: list[int] = []
+    lengths: list[int] = []
 
     def metric(exact, low):
-        found.append(len(exact) + len(low))
+        lengths.append(len(exact) + len(low))
         return max(float(np.abs(a["y"] - b["y"]).max()) for a, b in zip(exact, low, strict=True))
 
     report = amp.transpile(MODEL, inputs=(sample(i) for i in range(3)), metric=metric, metric_bound=0.01, prefer="size")
-    assert set(found) == {6}
+    assert set(lengths) == {6}
     assert report.metric.holds

@@ -50,13 +50,13 @@ def cache(tmp_path, monkeypatch):
 
 def ask(text: str = TEXT, samples=SAMPLES, words=("float16", "cuda")) -> tuple[Evidence, bool]:
     """Return the evidence, and whether runs were made for it."""
-    made: list[bool] = []
+    told: list[bool] = []
 
     def collect() -> Evidence:
-        made.append(True)
+        told.append(True)
         return EVIDENCE
 
-    return remembered_evidence(amp.load(onnx.parser.parse_model(text)), samples, words, collect), bool(made)
+    return remembered_evidence(amp.load(onnx.parser.parse_model(text)), samples, words, collect), bool(told)
 
 
 def test_an_equal_question_needs_no_runs(cache):
@@ -139,7 +139,7 @@ def test_a_question_reads_the_same_in_every_process():
         "from amp_transpiler.verification import evidence_cache\n"
         "print(evidence_cache.in_words(POLICY))"
     )
-    found = {
+    answers = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -149,8 +149,8 @@ def test_a_question_reads_the_same_in_every_process():
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1
-    assert "0x" not in found.pop()
+    assert len(answers) == 1
+    assert "0x" not in answers.pop()
 
 
 def test_a_damaged_outcome_is_made_anew(cache, caplog):
@@ -164,18 +164,18 @@ def test_a_damaged_outcome_is_made_anew(cache, caplog):
 def test_an_equal_question_is_one_conversion(cache, monkeypatch):
     """The outcome of the search is remembered where the whole answer is not: with data that can be read only once."""
     model = chain(*["MatMul ({}, w)", "Tanh ({})"] * 4, w=array(4, 4, seed=2))
-    made: list[str] = []
+    conversions: list[str] = []
     measured = search.Conversions.measured
 
     def counted(self, policy, **options):
-        made.append("one")
+        conversions.append("one")
         return measured(self, policy, **options)
 
     monkeypatch.setattr(search.Conversions, "measured", counted)
     first = amp.transpile(model, inputs=iter([{"x": array(2, 4)}]), tolerance=1e-4, prefer="size")
-    assert len(made) > 1
-    made.clear()
+    assert len(conversions) > 1
+    conversions.clear()
     again = amp.transpile(model, inputs=iter([{"x": array(2, 4)}]), tolerance=1e-4, prefer="size")
-    assert len(made) == 1
+    assert len(conversions) == 1
     assert again.decisions == first.decisions
     assert (again.verdict, again.repaired, again.casts) == (first.verdict, first.repaired, first.casts)

@@ -23,9 +23,9 @@ REFUSED = (CheckFailed, VerificationError)  # the second is a pass's own doing, 
 
 
 def model(name="bad"):
-    found = parse(GRAPH, w=array(4, 4, seed=1))
-    found.graph.name = name
-    return found
+    proto = parse(GRAPH, w=array(4, 4, seed=1))
+    proto.graph.name = name
+    return proto
 
 
 @pytest.fixture

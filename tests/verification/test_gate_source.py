@@ -22,9 +22,9 @@ WRONG_SHAPE = PLAIN.replace("y) {", "y) <float[7,7] h> {")
 
 
 def bad(graph=PLAIN):
-    found = parse(graph, w=array(4, 4, seed=1))
-    found.graph.name = "bad"
-    return found
+    proto = parse(graph, w=array(4, 4, seed=1))
+    proto.graph.name = "bad"
+    return proto
 
 
 def refusing_checker(monkeypatch, full):
@@ -138,7 +138,7 @@ def test_where_something_is_lacking_the_report_says_how_far_it_was_checked(row, 
     report = transpiled(tmp_path, **({"tolerance": 0.01} if verdict == "verified" else {}))
     assert report.verdict.startswith(verdict)
     assert ("planted" in report.verdict) == (verdict != "verified")
-    assert [found for found in report.checks if found.startswith("ONNX Runtime (")] == [check] * (check is not None)
+    assert [line for line in report.checks if line.startswith("ONNX Runtime (")] == [check] * (check is not None)
 
 
 def test_what_is_lacking_at_last_counts_for_the_verdict(tmp_path, monkeypatch):

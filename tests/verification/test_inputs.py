@@ -265,11 +265,11 @@ def test_nothing_is_tried_twice():
 
 
 def test_numbers_hang_on_seed_and_name_alone():
-    one, two = takes("float[N, 8] x"), takes("float[N, 8] w", "float[N, 8] x")
-    first = made_up(one)["x"]
+    alone, two = takes("float[N, 8] x"), takes("float[N, 8] w", "float[N, 8] x")
+    first = made_up(alone)["x"]
     assert np.array_equal(first, made_up(two)["x"])
     assert not np.array_equal(first, made_up(two)["w"])
-    assert not np.array_equal(first, made_up(one, seed=1)["x"])
+    assert not np.array_equal(first, made_up(alone, seed=1)["x"])
 
 
 def test_an_input_with_a_default_keeps_it():

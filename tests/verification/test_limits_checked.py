@@ -43,7 +43,7 @@ def test_a_limit_fails_there_too():
 LIMITS = [{"tolerance": 0.01}, {"tolerance": "z=1%"}, {"mismatch": 0.1}, {"tolerance": 0.01, "level": "O2"}]
 
 
-def _own(path):
+def _copy(path):
     model = _model("k", "r = own.Op(a)")
     path.write_bytes(model.SerializeToString())
     return path
@@ -51,7 +51,7 @@ def _own(path):
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_a_limit_that_cannot_be_checked_fails(limits, tmp_path):
-    path = _own(tmp_path / "m.onnx")
+    path = _copy(tmp_path / "m.onnx")
     with pytest.raises(amp.CheckFailed, match=r"could not be checked: .*Leave --tolerance") as caught:
         amp.transpile(path, tmp_path / "out.onnx", **limits, prefer="size")
     assert caught.value.report.verdict_word == "failed"
@@ -61,7 +61,7 @@ def test_a_limit_that_cannot_be_checked_fails(limits, tmp_path):
 
 def test_a_metric_that_cannot_be_computed_fails(tmp_path):
     with pytest.raises(amp.CheckFailed, match="could not be checked"):
-        amp.transpile(_own(tmp_path / "m.onnx"), metric=lambda _fp32, _low: 0.0, metric_bound=1.0, prefer="size")
+        amp.transpile(_copy(tmp_path / "m.onnx"), metric=lambda _fp32, _low: 0.0, metric_bound=1.0, prefer="size")
 
 
 def test_outputs_that_cannot_be_judged_fail(tmp_path):
@@ -72,7 +72,7 @@ def test_outputs_that_cannot_be_judged_fail(tmp_path):
 
 
 def test_the_exit_status_says_so(tmp_path, capsys):
-    path = str(_own(tmp_path / "m.onnx"))
+    path = str(_copy(tmp_path / "m.onnx"))
     assert main([path, "--tolerance", "1%"]) == 1
     assert "could not be checked" in capsys.readouterr().err
     assert main([path]) == 0

@@ -41,12 +41,12 @@ def pieces(request, monkeypatch):
 
 def test_top_1_and_top_5_are_those_of_scikit_learn():
     reference, result = noisy(200, 9)
-    found = figures(SCORES, (reference, result))
+    shares = figures(SCORES, (reference, result))
     best = reference.argmax(axis=1)
-    assert found["top1"] == pytest.approx(top_k_accuracy_score(best, result, k=1, labels=range(9)))
-    assert found["top5"] == pytest.approx(top_k_accuracy_score(best, result, k=5, labels=range(9)))
-    assert 0.4 < found["top1"] < found["top5"] < 1.0
-    assert found["iou"] is None
+    assert shares["top1"] == pytest.approx(top_k_accuracy_score(best, result, k=1, labels=range(9)))
+    assert shares["top5"] == pytest.approx(top_k_accuracy_score(best, result, k=5, labels=range(9)))
+    assert 0.4 < shares["top1"] < shares["top5"] < 1.0
+    assert shares["iou"] is None
 
 
 @pytest.mark.parametrize(("chunk", "largest"), [(3, 4), (8, 8), (11, 8), (100, 40)])
@@ -92,8 +92,8 @@ FIVE = {
 @pytest.mark.parametrize("case", FIVE)
 def test_the_best_five(case):
     result, top5 = FIVE[case]
-    found = figures(SCORES, (np.eye(7, dtype=np.float32)[[2]], np.array([result], np.float32)))
-    assert (found["top1"], found["top5"]) == (0.0, top5)
+    shares = figures(SCORES, (np.eye(7, dtype=np.float32)[[2]], np.array([result], np.float32)))
+    assert (shares["top1"], shares["top5"]) == (0.0, top5)
 
 
 @pytest.mark.parametrize(("classes", "has"), [(5, False), (6, True)])
@@ -123,22 +123,22 @@ def test_softmax_before_opset_13_has_its_classes_in_all_later_axes():
 
 def test_class_maps_have_the_share_of_pixels_and_the_mean_over_classes():
     reference, result = noisy(2, 4, 5, 6)
-    found = figures(MAP, (reference, result))
+    shares = figures(MAP, (reference, result))
     ours, theirs = (x.argmax(axis=1).ravel() for x in (reference, result))
-    assert found["top1"] == pytest.approx(np.mean(ours == theirs))
-    assert found["iou"] == pytest.approx(jaccard_score(ours, theirs, average="macro"))
-    assert found["top5"] is None
-    assert 0.2 < found["iou"] < found["top1"] < 1.0
+    assert shares["top1"] == pytest.approx(np.mean(ours == theirs))
+    assert shares["iou"] == pytest.approx(jaccard_score(ours, theirs, average="macro"))
+    assert shares["top5"] is None
+    assert 0.2 < shares["iou"] < shares["top1"] < 1.0
 
 
 def test_a_pixel_that_became_nan_belongs_to_no_class():
     reference, result = noisy(1, 4, 3, 3, by=0.0)
     result[0, 1, 0, 0] = NAN
-    found = figures(MAP, (reference, result))
+    shares = figures(MAP, (reference, result))
     labels = reference.argmax(axis=1).ravel()
     others = np.where(np.arange(9) == 0, -1, labels)
-    assert found["top1"] == pytest.approx(8 / 9)
-    assert found["iou"] == pytest.approx(jaccard_score(labels, others, average="macro", zero_division=0))
+    assert shares["top1"] == pytest.approx(8 / 9)
+    assert shares["iou"] == pytest.approx(jaccard_score(labels, others, average="macro", zero_division=0))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -178,9 +178,9 @@ def test_label_maps_have_the_mean_over_the_labels_of_either_side():
     random = np.random.default_rng(3)
     reference = random.integers(0, 6, (2, 9, 9))
     result = np.where(random.random((2, 9, 9)) < 0.3, random.integers(3, 9, (2, 9, 9)), reference)
-    found = figures(LABELS, (reference, result))
-    assert found["iou"] == pytest.approx(jaccard_score(reference.ravel(), result.ravel(), average="macro"))
-    assert (found["top1"], found["top5"]) == (None, None)
+    shares = figures(LABELS, (reference, result))
+    assert shares["iou"] == pytest.approx(jaccard_score(reference.ravel(), result.ravel(), average="macro"))
+    assert (shares["top1"], shares["top5"]) == (None, None)
 
 
 @pytest.mark.parametrize(("labels", "has"), [(4096, True), (4097, False)])
@@ -222,9 +222,9 @@ number = st.integers(-3, 3) | st.just(0)
 def test_equal_arrays_agree_and_overlap_is_symmetric(name, data):
     kind, shape = KINDS[name]
     dtype = np.int64 if name == "labels" else np.float32
-    one, two = (data.draw(arrays(dtype, shape, elements=number)) for _ in range(2))
-    assert {1.0, None} >= set(figures(kind, (one, one)).values())
-    there, back = figures(kind, (one, two)), figures(kind, (two, one))
+    first, two = (data.draw(arrays(dtype, shape, elements=number)) for _ in range(2))
+    assert {1.0, None} >= set(figures(kind, (first, first)).values())
+    there, back = figures(kind, (first, two)), figures(kind, (two, first))
     assert there["iou"] == back["iou"]
     assert all(share is None or 0.0 <= share <= 1.0 for share in there.values())
     assert there["top5"] is None or there["top5"] >= there["top1"]

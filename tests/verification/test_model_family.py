@@ -65,8 +65,8 @@ CASES["llama"] = text(
 
 @pytest.mark.parametrize("family", CASES)
 def test_the_family(family):
-    found = model_family(plain_copy(amp.load(CASES[family])))
-    assert (found.name, found.heads, found.width, found.layers) == (family, 2, 8, 1)
+    recognised = model_family(plain_copy(amp.load(CASES[family])))
+    assert (recognised.name, recognised.heads, recognised.width, recognised.layers) == (family, 2, 8, 1)
 
 
 def test_a_model_without_attention_has_none():

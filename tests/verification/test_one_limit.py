@@ -73,7 +73,7 @@ def worse_by(monkeypatch, error, *, of_source=0.0):
     def outputs(self, program, reference):
         low = sum(node.op_type == "MatMul" and "FLOAT16" in str(node.outputs[0].dtype) for node in program.model.graph)
         factor = np.float32(1.0 + (of_source if program is self.source else low * error))
-        return [{name: found * factor for name, found in sample.items()} for sample in plain(self, program, reference)]
+        return [{name: exact * factor for name, exact in sample.items()} for sample in plain(self, program, reference)]
 
     monkeypatch.setattr(DefaultSession, "outputs", outputs)
 
@@ -120,8 +120,8 @@ def test_a_reachable_limit_is_kept_for_every_target(name, tolerance, target):
     assert report.verdict_word == "verified", report.verdict
     by_default = support.run(to_proto(report.program.model), {"x": x}, optimized=True)
     exact = support.run(model, {"x": x})
-    for found, wanted in zip(by_default.values(), exact.values(), strict=True):
-        assert support.relative(wanted, found) <= max(tolerance, 2.0**-18)
+    for result, wanted in zip(by_default.values(), exact.values(), strict=True):
+        assert support.relative(wanted, result) <= max(tolerance, 2.0**-18)
 
 
 def test_the_numbers_are_not_run_twice(monkeypatch):

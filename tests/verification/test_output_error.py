@@ -38,7 +38,7 @@ MASKS = RNG.random((64, 50)) < 0.5
 
 def masked(value, factor, added=False):
     logits = normal(64, 50, scale=5)
-    x, y = (np.where(MASKS, value + (one if added else 0), one) for one in (logits, factor * logits))
+    x, y = (np.where(MASKS, value + (scores if added else 0), scores) for scores in (logits, factor * logits))
     return x.astype(np.float32), y.astype(np.float32)
 
 
@@ -68,12 +68,12 @@ def test_what_a_norm_hides(case):
     pairs, error, part = HIDDEN[case]
     if pairs[0][1] is None:
         pairs = [(pairs[0][0], [pairs[0][0][0], 1.03 * pairs[0][0][1]])]
-    found = compared(pairs)
-    assert found.of_all < 0.2 * error
-    assert found.relative > 0.999 * error
-    assert found.relative < 1.6 * error
-    assert part in found.part
-    assert found.part
+    error_of = compared(pairs)
+    assert error_of.of_all < 0.2 * error
+    assert error_of.relative > 0.999 * error
+    assert error_of.relative < 1.6 * error
+    assert part in error_of.part
+    assert error_of.part
 
 
 FAIR = {  # no part is judged by itself: each is close to zero by chance, or too small to count
@@ -89,11 +89,11 @@ FAIR = {  # no part is judged by itself: each is close to zero by chance, or too
 def test_unfair_parts_do_not_count(case):
     x, elements = FAIR[case]
     y = (x + normal(*x.shape, scale=1e-3)).astype(np.float32)
-    found = compared([(x, y)])
-    assert found.elements == elements
+    error_of = compared([(x, y)])
+    assert error_of.elements == elements
     if case != "many slices of few elements":  # whose rows are samples
-        assert (found.part, found.relative) == ("", found.of_all)
-    assert found.relative < 1.1 * found.of_all
+        assert (error_of.part, error_of.relative) == ("", error_of.of_all)
+    assert error_of.relative < 1.1 * error_of.of_all
 
 
 @pytest.mark.parametrize("scale", [1e-6, 0.0, 1e-30])
@@ -120,8 +120,8 @@ def test_one_large_number_is_no_mask(count):
 
 def test_equal_slices_have_the_error_of_the_whole():
     x = normal(4, 16, 500)
-    found = compared([(x, x.astype(np.float16))])
-    assert found.relative < 1.5 * found.of_all
+    error_of = compared([(x, x.astype(np.float16))])
+    assert error_of.relative < 1.5 * error_of.of_all
 
 
 @pytest.mark.parametrize("low", [np.float16, ml_dtypes.bfloat16])
@@ -143,15 +143,15 @@ def test_blocks_change_nothing(monkeypatch):
     for size in (1, 4, 33):
         monkeypatch.setattr(output_error, "_CHUNK", size)
         for pair, expected in zip(pairs, whole, strict=True):
-            found = compared([pair])
-            assert (found.part, found.relative) == (expected.part, pytest.approx(expected.relative))
+            error_of = compared([pair])
+            assert (error_of.part, error_of.relative) == (expected.part, pytest.approx(expected.relative))
 
 
 def test_the_spread_is_told_beside_it():
     x = (1013.25 + 0.3 * normal(500, 1)).astype(np.float32)
-    found = compared([(x, x.astype(np.float16))])
-    assert found.relative < 5e-4
-    assert found.of_spread == pytest.approx(np.std(x - x.astype(np.float16)) / np.std(x), rel=0.2)
+    error_of = compared([(x, x.astype(np.float16))])
+    assert error_of.relative < 5e-4
+    assert error_of.of_spread == pytest.approx(np.std(x - x.astype(np.float16)) / np.std(x), rel=0.2)
     assert compared([(np.ones(9, np.float32), np.ones(9, np.float32))]).of_spread is None
 
 

@@ -30,8 +30,8 @@ def read(body, shape, dtype=np.float32, *, feeds=(), opset=18, name=NAMED, **wei
     graph = f"(float[N, 8] x, float[2, 3, 16, 16] i, float[N, 6] z) => ({name}) {{ {body} }}"
     model = ir.from_proto(onnx.shape_inference.infer_shapes(parse(graph, opset=opset, **used)))
     inputs = {"x": np.zeros((2, 8)), "i": np.zeros(IMAGE)} | dict(feeds)
-    found = settled(output_kinds(model, inputs).get(name), np.zeros(shape, dtype))
-    return found.reading, found.axis if found.reading in ("scores", "class map") else None
+    kind = settled(output_kinds(model, inputs).get(name), np.zeros(shape, dtype))
+    return kind.reading, kind.axis if kind.reading in ("scores", "class map") else None
 
 
 LOGITS = "h = MatMul (x, w)"
@@ -305,11 +305,11 @@ def test_a_conversion_reads_its_outputs_by_the_source_s_graph():
     samples = [{"image": array(1, 3, 8, 8, seed=seed)} for seed in range(3)]
     report = amp.transpile(model, level="O2", inputs=samples)
     assert report.low_nodes > 4
-    found = {
+    kinds = {
         name: tuple(key for key in ("top1", "top5", "iou") if getattr(row, key) is not None)
         for name, row in report.outputs.items()
     }
-    assert found == {
+    assert kinds == {
         "logits": ("top1", "top5"),
         "pixels": ("top1", "iou"),
         "mask": ("iou",),

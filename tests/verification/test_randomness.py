@@ -123,7 +123,7 @@ def test_random_operators_above_an_output(nodes, function, expected):
     text = f"""<ir_version: 10, opset_import: ["": 17, "local": 1]>
         net (float[2,4] x) => (float[2,4] y) <float half = {{0.5}}, bool yes = {{1}}> {{ {nodes} }} {function}"""
     model = amp.load(onnx.parser.parse_model(text)).model
-    assert [node.op_type for found in random_upstream(model).values() for node in found] == expected
+    assert [node.op_type for group in random_upstream(model).values() for node in group] == expected
 
 
 NAN = np.array([np.nan, 1.0])

@@ -252,7 +252,7 @@ def test_rules_stay_where_ranges_do_not_speak_for_the_node():
 
 
 def worst(exact, low):
-    return max(float(np.abs(one["y"] - other["y"]).max()) for one, other in zip(exact, low, strict=True))
+    return max(float(np.abs(sample["y"] - other["y"]).max()) for sample, other in zip(exact, low, strict=True))
 
 
 def last(proto):
@@ -261,7 +261,7 @@ def last(proto):
 
 def measured_by(proto):
     name = last(proto)
-    return lambda exact, low: worst([{"y": one[name]} for one in exact], [{"y": other[name]} for other in low])
+    return lambda exact, low: worst([{"y": sample[name]} for sample in exact], [{"y": other[name]} for other in low])
 
 
 @pytest.mark.slow
@@ -338,12 +338,12 @@ def test_options_that_mean_nothing_are_refused(options, words):
 
 @pytest.mark.slow
 def test_a_recipe_keeps_what_a_search_found(tmp_path, monkeypatch):
-    made = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
-    made.save_recipe(tmp_path / "r.toml")
+    searched = amp.transpile(DEEP, inputs=X, tolerance=1e-4, prefer="size")
+    searched.save_recipe(tmp_path / "r.toml")
     monkeypatch.setattr(search, "collect_evidence", lambda *_, **__: pytest.fail("it searches"))
     again = amp.transpile(DEEP, inputs=X, recipe=tmp_path / "r.toml", prefer="size")
-    assert support.decisions(again) == support.decisions(made)
-    assert again.casts == made.casts
+    assert support.decisions(again) == support.decisions(searched)
+    assert again.casts == searched.casts
 
 
 NORMALISED = """(float[8,64] x) => (float[8,16] y) {

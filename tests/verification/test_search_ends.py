@@ -32,8 +32,8 @@ def random_model(seed):
     values, lines = ["x"], []
     for index in range(rng.integers(4, 17)):
         kind = rng.choice(["MatMul", *BINARY, *UNARY])
-        one, two = rng.choice(values), "w" if kind == "MatMul" else rng.choice(values)
-        lines.append(f"[n{index}] v{index} = {kind} ({one}{'' if kind in UNARY else f', {two}'})")
+        first, two = rng.choice(values), "w" if kind == "MatMul" else rng.choice(values)
+        lines.append(f"[n{index}] v{index} = {kind} ({first}{'' if kind in UNARY else f', {two}'})")
         values.append(f"v{index}")
     lines.append(f"[end] y = Add ({values[-1]}, {rng.choice(values)})")
     return parse(f"(float[4,4] x) => (float[4,4] y) {{ {' '.join(lines)} }}", w=array(4, 4, seed=1))
@@ -72,8 +72,8 @@ def far_too_much(_rng, _names):
 
 
 def sums(rng, names):
-    own = dict(zip(names, 10.0 ** rng.uniform(-3, 1, len(names)), strict=True))
-    return lambda low: math.sqrt(sum(own[name] ** 2 for name in low))
+    errors = dict(zip(names, 10.0 ** rng.uniform(-3, 1, len(names)), strict=True))
+    return lambda low: math.sqrt(sum(errors[name] ** 2 for name in low))
 
 
 ERRORS = (shape_changes, one_node_alone, two_together, any_low_node, no_number, at_random, far_too_much, sums)
@@ -89,7 +89,7 @@ class Simulated(Conversions):
     def measured(self, policy, **_):
         model = self.prepared.clone().model
         assignment = assign(model, policy, self.ranges)
-        low = {str(node.name) for node, made in assignment.decisions.items() if made.precision == "low"}
+        low = {str(node.name) for node, decision in assignment.decisions.items() if decision.precision == "low"}
         self.runs.append(low)
         excess = self.error(low)
         excess = math.inf if math.isnan(excess) else excess
@@ -119,10 +119,10 @@ def searched(model, seed, kind, monkeypatch, **options):
     turns = []
 
     def counted(plain):
-        def called(*given):
+        def called(*arguments):
             turns.append(plain.__name__)
             assert len(turns) <= MOST_TURNS, f"it goes on: {turns[-5:]}"
-            return plain(*given)
+            return plain(*arguments)
 
         return called
 

@@ -48,10 +48,10 @@ def test_what_is_a_signal_or_a_picture(declared, value, expected):
     [("float32", 0.1, [-3.0, 10.0, 20.0]), ("int16", 3.0, [-90, 300, 600]), ("uint8", 3.0, [0, 255, 255])],
 )
 def test_values_stay_in_their_type(dtype, factor, expected):
-    given = np.array([-30, 100, 200]) if dtype != "uint8" else np.array([0, 100, 200])
-    found = signal_levels._times(given.astype(dtype), factor)
-    assert found.dtype == dtype
-    assert np.allclose(found, expected)
+    values = np.array([-30, 100, 200]) if dtype != "uint8" else np.array([0, 100, 200])
+    scaled = signal_levels._times(values.astype(dtype), factor)
+    assert scaled.dtype == dtype
+    assert np.allclose(scaled, expected)
 
 
 def front_end(text, **weights):
@@ -84,8 +84,8 @@ def test_every_level_keeps_the_limit_that_is_verified(text, small, least, target
     assert all(error <= 0.01 for error in report.gains.values())
     for factor in (0.1, 1.0, 3.0):
         feeds = {"audio": np.float32(SOUND * np.float32(factor))}
-        (expected,), (found,) = amp.Session(model).run(feeds), amp.Session(report.program).run(feeds)
-        assert np.linalg.norm(found - expected) <= 0.0105 * np.linalg.norm(expected)
+        (expected,), (value,) = amp.Session(model).run(feeds), amp.Session(report.program).run(feeds)
+        assert np.linalg.norm(value - expected) <= 0.0105 * np.linalg.norm(expected)
 
 
 def test_the_verdict_names_the_worst_level_first():

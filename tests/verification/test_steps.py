@@ -149,18 +149,18 @@ def test_a_nudge_reaches_the_models_own_format(call, size):
 
 
 def test_what_changes_much():
-    one = {
+    program_of = {
         "a": np.ones(3, np.float32),
         "b": np.ones(3, np.float32),
         "n": np.ones(3, np.int64),
         "s": np.zeros(2, np.float32),
     }
-    other = one | {"b": np.full(3, 1.2, np.float32), "n": np.zeros(3, np.int64)}
-    assert changed_much([one], [other], 0.1) == ["b"]
-    assert changed_much([one], [other], 0.3) == []
-    assert changed_much([one, one], [one, other], 0.1) == ["b"]
-    assert changed_much([one], [one | {"s": np.ones(2, np.float32)}], 0.3) == ["s"]
-    assert changed_much([one], [one | {"a": np.ones(2, np.float32)}], 0.1) == []
+    other = program_of | {"b": np.full(3, 1.2, np.float32), "n": np.zeros(3, np.int64)}
+    assert changed_much([program_of], [other], 0.1) == ["b"]
+    assert changed_much([program_of], [other], 0.3) == []
+    assert changed_much([program_of, program_of], [program_of, other], 0.1) == ["b"]
+    assert changed_much([program_of], [program_of | {"s": np.ones(2, np.float32)}], 0.3) == ["s"]
+    assert changed_much([program_of], [program_of | {"a": np.ones(2, np.float32)}], 0.1) == []
 
 
 @pytest.mark.slow
@@ -207,8 +207,8 @@ def test_made_up_states_are_what_an_optimizer_starts_from():
         assert "kept" not in feeds
         return {"y": np.divide(1.0, feeds["n"], where=feeds["n"] != 0, out=np.full(2, np.inf))}
 
-    found = with_made_up_states(sample, step, run)
-    assert {name: value[0] for name, value in found.items()} == {"x": -3, "p": -3, "m": 0, "v": 3, "n": 1}
+    states = with_made_up_states(sample, step, run)
+    assert {name: value[0] for name, value in states.items()} == {"x": -3, "p": -3, "m": 0, "v": 3, "n": 1}
     assert with_made_up_states(sample, step, lambda feeds: {"y": np.zeros(1)})["n"][0] == 0
     assert with_made_up_states(sample, step, lambda feeds: {"y": np.full(1, np.nan)})["n"][0] == 0
 
@@ -281,8 +281,8 @@ def test_a_state_may_be_as_far_off_as_could_be_expected(found, best, allowed):
 
 @pytest.mark.parametrize(("low_way", "allowed"), [(1.2e-5, math.inf), (1e-3, 0.05)])
 def test_a_state_that_stands_still_in_fp32_may_move_as_the_best_conversion_moves_it(low_way, allowed):
-    found, best = (
+    best_of, best = (
         StateWay(name="b", role="parameter", way=0.0, low_way=moved, relative=math.inf, allowed=0.05)
         for moved in (low_way, 1e-5)
     )
-    assert checked._allowed(found, best).allowed == allowed
+    assert checked._allowed(best_of, best).allowed == allowed

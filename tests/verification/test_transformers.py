@@ -43,7 +43,7 @@ def encoder(width=8, layers=1, mask=ALLOWED):
     body += "".join(f" {numbered(LAYER, layer)}" for layer in range(layers))
     square = {f"w{name}": array(width, width, seed=i, scale=width**-0.5) for i, name in enumerate("qkvo")}
     added = {f"b{name}": array(width, seed=i + 9, scale=0.2) for i, name in enumerate("qkvo")}
-    own = {
+    weights_of = {
         "words": array(30, width),
         "scale": array(width, seed=1, low=0.5),
         "shift": array(width, seed=2, scale=0.1),
@@ -57,7 +57,7 @@ def encoder(width=8, layers=1, mask=ALLOWED):
     }
     shared = {name: WEIGHTS[name] for name in ("ones", "zero", "lowest", "two", "half")}
     header = f"(int64[b,l] ids, float[b,l] m) => (float[b,l,{width}] y_{layers - 1})"
-    return parse(f"{header} {{ {body} }}", **square, **added, **own, **shared)
+    return parse(f"{header} {{ {body} }}", **square, **added, **weights_of, **shared)
 
 
 def feeds():
@@ -68,8 +68,8 @@ def feeds():
 
 @pytest.fixture(scope="module")
 def reports():
-    given = {"inputs": feeds(), "optimize": True}
-    return {dtype: amp.transpile(encoder(), dtype=dtype, **given, prefer="size") for dtype in ("float16", "bfloat16")}
+    options = {"inputs": feeds(), "optimize": True}
+    return {dtype: amp.transpile(encoder(), dtype=dtype, **options, prefer="size") for dtype in ("float16", "bfloat16")}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -81,8 +81,8 @@ def test_an_encoder_is_optimized_then_converted(reports, dtype):
     assert report.verdict_word == "estimated"  # the fused attention was never measured
     decided = {row.op: row.precision for row in report.decisions}
     assert decided["com.microsoft::Attention"] == decided["com.microsoft::BiasGelu"] == "low"
-    expected, found = run(encoder(), feeds())["y_0"], run_emulated(report.program, feeds())["y_0"]
-    assert np.linalg.norm(expected - found) <= (0.005 if dtype == "float16" else 0.04) * np.linalg.norm(expected)
+    expected, result = run(encoder(), feeds())["y_0"], run_emulated(report.program, feeds())["y_0"]
+    assert np.linalg.norm(expected - result) <= (0.005 if dtype == "float16" else 0.04) * np.linalg.norm(expected)
 
 
 def test_the_result_keeps_the_names_of_the_source(reports):
@@ -123,7 +123,7 @@ def fail(*_):
 
 def change_weights(source, destination):
     proto = onnx.load(source)
-    weight = next(one for one in proto.graph.initializer if one.name == "up")
+    weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "up")
     values = onnx.numpy_helper.to_array(weight)
     weight.CopyFrom(onnx.numpy_helper.from_array(values * np.float32(1.05), "up"))
     onnx.save(proto, destination)

@@ -54,9 +54,9 @@ def test_nothing_is_verified_where_nothing_was_compared(make, inputs, why, dtype
     assert report.verdict.startswith("structure only: ")
     assert report.verdict.endswith(why)
     assert report.warnings == ()
-    told = any(one.startswith("not compared with the float32 model") for one in report.notes)
+    told = any(remark.startswith("not compared with the float32 model") for remark in report.notes)
     assert told == bool(report.outputs), report.notes
-    assert not any("compared on made-up inputs" in one for one in report.notes)
+    assert not any("compared on made-up inputs" in remark for remark in report.notes)
 
 
 @pytest.mark.parametrize("text", [PLAIN, INTEGER, TWO])
@@ -88,12 +88,12 @@ def test_a_zero_output_of_given_inputs_shows_nothing():
 def test_the_report_says_that_nothing_became_low(text, options, note, verify):
     model = parse(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", w=W)
     report = amp.transpile(model, verify=verify, **options, prefer="size")
-    found = [one for one in remarks(report) if re.search("became b?float16", one)]
-    assert len(found) == (note is not None)
+    remarks_on_low = [remark for remark in remarks(report) if re.search("became b?float16", remark)]
+    assert len(remarks_on_low) == (note is not None)
     assert report_as_dict(report)["notes"] == list(remarks(report))
-    for one in found:
-        assert note in one
-        assert one.split("'")[0] in page([(report, None)]).replace("&#x27;", "'")
+    for remark in remarks_on_low:
+        assert note in remark
+        assert remark.split("'")[0] in page([(report, None)]).replace("&#x27;", "'")
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_each_output_has_its_own_limit(options, word, part):
 def test_the_command_refuses_labels_beyond_their_limit(level, status, tmp_path, capsys):
     onnx.save(LABELS, tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=SCORES)
-    given = ["--inputs", str(tmp_path / "x.npz"), "--tolerance", "0.01%", "--json", str(tmp_path / "m.json")]
-    assert cli.main([str(tmp_path / "m.onnx"), "--level", level, "--prefer", "size", *given]) == status
+    arguments = ["--inputs", str(tmp_path / "x.npz"), "--tolerance", "0.01%", "--json", str(tmp_path / "m.json")]
+    assert cli.main([str(tmp_path / "m.onnx"), "--level", level, "--prefer", "size", *arguments]) == status
     written = [file.name for file in tmp_path.glob("m.fp*.onnx")]
     assert written == ([] if status else ["m.fp32.onnx"]), "within so little nothing is low"
     record = json.loads((tmp_path / "m.json").read_text())

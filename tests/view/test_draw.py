@@ -148,21 +148,21 @@ def test_minimize_on_a_built_program_can_be_drawn(tmp_path):
 def test_what_is_kept_holds_no_weights():
     program = loaded()
     amp.cast_model_to_fp16(program)
-    kept = [program.before]
+    reached = [program.before]
     seen = set()
-    while kept:
-        item = kept.pop()
+    while reached:
+        item = reached.pop()
         assert not isinstance(item, np.ndarray)
         assert type(item).__module__.partition(".")[0] not in ("onnx_ir", "onnx", "numpy")
         if id(item) in seen or isinstance(item, str):
             continue
         seen.add(id(item))
         if isinstance(item, dict):
-            kept += [*item.keys(), *item.values()]
+            reached += [*item.keys(), *item.values()]
         elif isinstance(item, tuple):
-            kept += item
+            reached += item
         elif hasattr(item, "__slots__"):
-            kept += [getattr(item, name) for name in item.__slots__]
+            reached += [getattr(item, name) for name in item.__slots__]
 
 
 def test_a_clone_can_be_drawn_the_same(tmp_path):
@@ -271,25 +271,25 @@ def test_a_notebook_shows_a_small_program_as_a_drawing_and_a_large_one_as_text()
 def test_places_do_not_overlap_and_edges_go_down():
     edges = [(0, 2), (1, 2), (2, 3), (2, 4), (0, 4), (3, 5), (4, 5), (0, 5)]
     widths = [60.0, 80.0, 50.0, 70.0, 90.0, 40.0]
-    found = lay_out(widths, edges, row=50, gap=10)
-    assert all(found.places[target][1] > found.places[source][1] for source, target in edges)
+    places = lay_out(widths, edges, row=50, gap=10)
+    assert all(places.places[target][1] > places.places[source][1] for source, target in edges)
     assert all(
-        path[0] == found.places[s] and path[-1] == found.places[t]
-        for path, (s, t) in zip(found.edges, edges, strict=True)
+        path[0] == places.places[s] and path[-1] == places.places[t]
+        for path, (s, t) in zip(places.edges, edges, strict=True)
     )
-    for i, (x, y) in enumerate(found.places):
-        assert widths[i] / 2 - 1e-6 <= x <= found.width - widths[i] / 2 + 1e-6
-        assert 0 < y < found.height
-        for j, (other, level) in enumerate(found.places[:i]):
+    for i, (x, y) in enumerate(places.places):
+        assert widths[i] / 2 - 1e-6 <= x <= places.width - widths[i] / 2 + 1e-6
+        assert 0 < y < places.height
+        for j, (other, level) in enumerate(places.places[:i]):
             assert level != y or abs(x - other) >= (widths[i] + widths[j]) / 2 + 10 - 1e-6
 
 
 def test_many_long_edges_cost_no_more_than_a_few_places_each():
     count = 400
     edges = [(i, i + 1) for i in range(count - 1)] + [(i, i + 50) for i in range(count - 50)]
-    found = lay_out([50.0] * count, edges, row=50, gap=10)
-    assert len(found.edges) == len(edges)
-    assert sum(map(len, found.edges)) < 20 * count
+    places = lay_out([50.0] * count, edges, row=50, gap=10)
+    assert len(places.edges) == len(edges)
+    assert sum(map(len, places.edges)) < 20 * count
 
 
 def test_an_empty_program_has_a_picture(tmp_path):

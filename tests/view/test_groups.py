@@ -56,11 +56,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_nodes_are_grouped(case):
     nodes, expected = CASES[case]
-    found = tree(grouped(graph(*nodes)))
+    groups = tree(grouped(graph(*nodes)))
     if expected is not None:
-        assert found == expected
+        assert groups == expected
     else:
-        assert ("backward pass", [], 30) in found[1]
+        assert ("backward pass", [], 30) in groups[1]
 
 
 def test_what_has_no_scope_goes_with_what_it_reads_or_with_its_reader():
@@ -68,8 +68,8 @@ def test_what_has_no_scope_goes_with_what_it_reads_or_with_its_reader():
     cast = node("cast", reads=[nodes[3].outputs[0]], precision="cast")
     shape = node("shape", makes="s")
     reader = node("/layer.1/reader", reads=["s"])
-    found = grouped(graph(*nodes, cast, shape, reader))
-    of = {index: member.title for member in found.members for index in member.nodes}
+    groups = grouped(graph(*nodes, cast, shape, reader))
+    of = {index: member.title for member in groups.members for index in member.nodes}
     assert (of[60], of[61], of[62]) == ("layer.0", "layer.1", "layer.1")
 
 

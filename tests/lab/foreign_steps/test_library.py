@@ -23,9 +23,9 @@ def steps(step, count):
     batches = step.data(3)
     for index in range(count):
         feed = batches[index % len(batches)]
-        found = dict(zip(names, session.run(None, {**state, **feed}), strict=True))
-        state = {row.input: found[row.output] for row in step.states}
-        losses.append(float(found[step.loss]))
+        results = dict(zip(names, session.run(None, {**state, **feed}), strict=True))
+        state = {row.input: results[row.output] for row in step.states}
+        losses.append(float(results[step.loss]))
     return losses, state
 
 
@@ -33,11 +33,11 @@ def steps(step, count):
 def test_the_gradients_are_gradients(network):
     step = by_hand(network, "sgd", rate=1.0)
     feed, start = step.data(1)[0], step.start
-    found = run(step.model, {**start, **feed})
+    results = run(step.model, {**start, **feed})
     for row in step.states:
         if row.role != "parameter":
             continue
-        gradient = (row.start - found[row.output]).astype(np.float64)
+        gradient = (row.start - results[row.output]).astype(np.float64)
         size = np.linalg.norm(gradient)
         direction = gradient / size
         width = 1e-2
@@ -81,9 +81,9 @@ def test_a_saved_program_trains(tmp_path, name):
     names = [value.name for value in step.model.graph.output]
     batches = step.data(3)
     for index in range(12):
-        found = dict(zip(names, session.run({**state, **batches[index % 3]}), strict=True))
-        state = {row.input: found[row.output] for row in step.states}
-        losses.append(float(found[step.loss]))
+        results = dict(zip(names, session.run({**state, **batches[index % 3]}), strict=True))
+        state = {row.input: results[row.output] for row in step.states}
+        losses.append(float(results[step.loss]))
     assert np.mean(losses[-3:]) < np.mean(losses[:3])
     roles = [row.role for row in step.states]
     assert roles.count("parameter") == 6
@@ -103,5 +103,5 @@ def test_a_training_algorithm_beside_a_graph_is_the_same_step(network):
         getattr(whole.graph, field).extend(getattr(info.algorithm, field))
     feed = step.data(1)[0]
     expected = run(step.model, {**step.start, **feed})
-    found = run(whole, feed)
-    assert_close(expected, {name: found[name] for name in expected}, 1e-6)
+    results = run(whole, feed)
+    assert_close(expected, {name: results[name] for name in expected}, 1e-6)

@@ -63,10 +63,10 @@ def test_every_system_trains_with_masters_and_a_scaled_loss(options):
     assert masters.keys() == set(step.parameters)
     assert all(dtype_of(report.program, master) == "FLOAT" for master in masters.values())
     assert {dtype_of(report.program, name) for name in masters} == {"FLOAT16"}
-    kept = {name: value for name, value in step.start.items() if name not in masters}
+    others = {name: value for name, value in step.start.items() if name not in masters}
     start = {**step.start, **{master: step.start[name] for name, master in masters.items()}}
     end, _ = train(report.program, report.states, start, step.data(3))
-    assert kept
+    assert others
     moved = way(step.start, {name: end[master] for name, master in masters.items()}, masters)
     expected = way(step.start, exact, masters)
     assert np.linalg.norm(moved - expected) < 0.05 * np.linalg.norm(expected)
@@ -75,12 +75,12 @@ def test_every_system_trains_with_masters_and_a_scaled_loss(options):
 def test_a_first_step_that_overflows_is_no_error_of_the_conversion():
     """With targets of a few thousand the first scale overflows; the result is judged with one that does not."""
     step = by_hand("linear", "sgd", 1e-4)
-    given = [{**sample, "t": 4000 * sample["t"]} for sample in samples(step)]
-    report = amp.transpile(step.model, inputs=given, level="auto", loss_scaling=True)
+    overflowing = [{**sample, "t": 4000 * sample["t"]} for sample in samples(step)]
+    report = amp.transpile(step.model, inputs=overflowing, level="auto", loss_scaling=True)
     assert str(report.verdict).startswith("verified")
     assert report.low_nodes > 0
     start = {**step.start, "loss_scaling": np.array(2.0**15, np.float32)}
-    feed = {name: value for name, value in given[0].items() if name not in step.start}
+    feed = {name: value for name, value in overflowing[0].items() if name not in step.start}
     _, history = train(report.program, report.states, start, [feed], 1)
     assert history[0]["loss_scaling_new"] == 2.0**14
     np.testing.assert_array_equal(history[0]["a_new"], step.start["a"])
@@ -95,8 +95,8 @@ def test_the_result_is_transpiled_again_without_harm(tmp_path):
     assert_valid(again.program)
     names = [value.name for value in again.program.model.graph.inputs]
     assert names == [value.name for value in first.program.model.graph.inputs]
-    found = {state.input: state for state in again.program.step.states}
-    assert found["a"].master == "a_fp32_master_0"
+    states = {state.input: state for state in again.program.step.states}
+    assert states["a"].master == "a_fp32_master_0"
     assert again.program.step.loss_scale == "loss_scaling"
     assert any("scales its loss already" in note for note in again.program.notes)
 
@@ -174,8 +174,8 @@ def test_old_and_new_opsets(opset):
     model = onnx.parser.parse_model(OLD.format(opset=opset))
     generator = np.random.default_rng(0)
     shapes = {"x": (8, 4), "t": (8, 2), "w": (4, 2)}
-    given = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    report = amp.transpile(model, inputs=given, opset=opset, level="O2", keep_io_types={"w": "low"}, loss_scaling=True)
+    start = {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    report = amp.transpile(model, inputs=start, opset=opset, level="O2", keep_io_types={"w": "low"}, loss_scaling=True)
     assert_valid(report.program)
     assert report.opset == (opset, opset)
     assert [state.role for state in report.states] == ["parameter", "counter", "counter", "counter", "moment"]

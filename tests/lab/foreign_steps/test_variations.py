@@ -25,8 +25,8 @@ def test_a_variation_goes_fp32s_way(name):
     step = anonymous(variation(name, 1e-5))
     batches = step.data(40)
     report = convert(step, CONVERSIONS["O2"], "float16")
-    found = {state.input: state.output for state in report.states if state.role == "parameter"}
-    assert found == {row.input: row.output for row in step.states if row.role == "parameter"}
+    parameters = {state.input: state.output for state in report.states if state.role == "parameter"}
+    assert parameters == {row.input: row.output for row in step.states if row.role == "parameter"}
     assert {state.input: state.output for state in report.states} == step.bindings
     fp32, exact = train(step, batches), train(step, batches, masters_alone(step, report))
     outcome = Outcome(measure(step, fp32, train(step, batches, report)), measure(step, fp32, exact))

@@ -72,8 +72,8 @@ CLASS = np.array([0, 3, 2, 5, 5])
 
 
 def margins(x, label, m1, m2, m3, scale):
-    own = TF.one_hot(label, 6).bool()
-    moved = torch.where(own, torch.cos(m1 * torch.acos(x) + m2) - m3, x) * scale
+    true_class = TF.one_hot(label, 6).bool()
+    moved = torch.where(true_class, torch.cos(m1 * torch.acos(x) + m2) - m3, x) * scale
     return TF.cross_entropy(moved, label, reduction="none")[:, None], torch.softmax(moved, 1)
 
 
@@ -100,11 +100,11 @@ def attention(q, k, v, scale=None):
 
 def packed(qkv):
     q, k, v = qkv[:, :, :-2], qkv[:, :, -2], qkv[:, :, -1]
-    found = [
+    pieces = [
         TF.scaled_dot_product_attention(*(p.transpose(1, 2) for p in (q[:, :, g], k, v)), is_causal=True)
         for g in range(q.shape[2])
     ]
-    return torch.cat([one.transpose(1, 2) for one in found], 2)
+    return torch.cat([piece.transpose(1, 2) for piece in pieces], 2)
 
 
 def shortened(x, weight, longest):
@@ -230,13 +230,13 @@ CASES = {
 
 
 def walked(ids, parents):
-    found = ids.copy()
+    walk = ids.copy()
     for row, beam in np.ndindex(ids.shape[1:]):
         place = beam
         for step in reversed(range(len(ids))):
-            found[step, row, beam] = ids[step, row, place]
+            walk[step, row, beam] = ids[step, row, place]
             place = parents[step, row, place]
-    return found
+    return walk
 
 
 test_value_and_gradient = family_test(CASES)
@@ -264,10 +264,10 @@ def test_a_layer_of_clusters_of_classes():
         layer = paddle.nn.AdaptiveLogSoftmaxWithLoss(4, 9, [2, 5], div_value=2.0, head_bias=True)
         return [*layer(x["x"], x["y"]), layer.log_prob(x["x"]), layer.predict(x["x"])]
 
-    own, loss, log, best = run(build, {"x": FEATURES, "y": MANY})
+    path_loss, loss, log, best = run(build, {"x": FEATURES, "y": MANY})
     np.testing.assert_allclose(np.exp(log).sum(1), 1.0, rtol=1e-5)
-    np.testing.assert_allclose(own, log[np.arange(6), MANY], rtol=1e-5)
-    np.testing.assert_allclose(loss, -own.mean(), rtol=1e-5)
+    np.testing.assert_allclose(path_loss, log[np.arange(6), MANY], rtol=1e-5)
+    np.testing.assert_allclose(loss, -path_loss.mean(), rtol=1e-5)
     np.testing.assert_array_equal(best, log.argmax(1))
 
 

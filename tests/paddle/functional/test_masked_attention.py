@@ -35,14 +35,14 @@ def dense(bounds, causal):
     batch, heads, length, count = bounds.shape
     out = np.ones((batch, heads, LENGTH, length), bool)
     for place in np.ndindex(batch, heads, length):
-        column, given = out[place[0], place[1], :, place[2]], bounds[place]
-        column[given[0] : given[1] if count == (2 if causal else 4) else None] = False
+        column, bound = out[place[0], place[1], :, place[2]], bounds[place]
+        column[bound[0] : bound[1] if count == (2 if causal else 4) else None] = False
         if causal:
             column[: place[2]] = False
         elif count == 4:
-            column[given[2] : given[3]] = False
+            column[bound[2] : bound[3]] = False
         else:
-            column[: given[1]] = False
+            column[: bound[1]] = False
     return torch.from_numpy(out)
 
 
@@ -73,8 +73,8 @@ def packed(x, sequence, place, causal):
     sequence, place = torch.tensor(sequence), torch.tensor(place)
     allowed = (sequence[:, None] == sequence) & (sequence >= 0)
     allowed = allowed & (place[:, None] >= place) if causal else allowed
-    found = masked(query, x[None, :, 2], x[None, :, 3], allowed[None, None], 0.7)
-    return found.reshape(len(x), 2, 2, 3).transpose(1, 2).reshape(len(x), 4, 3)
+    attended = masked(query, x[None, :, 2], x[None, :, 3], allowed[None, None], 0.7)
+    return attended.reshape(len(x), 2, 2, 3).transpose(1, 2).reshape(len(x), 4, 3)
 
 
 LISTED = [[0, 2, 4, 4, 7, 9], [0, 1, 2, 3, 8, 9]]

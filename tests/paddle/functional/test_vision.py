@@ -221,9 +221,9 @@ def fractional(x, u, counts, windows):
     values, places = np.empty((*x.shape[:2], *counts), x.dtype), np.empty((*x.shape[:2], *counts), np.int64)
     for place in np.ndindex(*values.shape):
         window = tuple(slice(*parts[axis][i]) for axis, i in enumerate(place[2:]))
-        found = x[place[:2]][window]
-        values[place] = found.max()
-        places[place] = flat[window].reshape(-1)[found.argmax()]
+        cut = x[place[:2]][window]
+        values[place] = cut.max()
+        places[place] = flat[window].reshape(-1)[cut.argmax()]
     return values, places
 
 
@@ -252,10 +252,10 @@ def test_fractional_pooling(x, counts, kernel, u):
 )
 def test_fractional_pooling_as_a_layer(layer, function, x):
     with static.program_guard(static.Program(), static.Program()):
-        given = static.data("x", x.shape)
-        made = [layer(2, random_u=0.3)(given), function(given, 2, random_u=0.3)]
-        found = static.Executor("cpu").run(given.program, {"x": x}, made)
-    np.testing.assert_array_equal(*found)
+        images = static.data("x", x.shape)
+        pooled = [layer(2, random_u=0.3)(images), function(images, 2, random_u=0.3)]
+        values = static.Executor("cpu").run(images.program, {"x": x}, pooled)
+    np.testing.assert_array_equal(*values)
 
 
 def test_fractional_pooling_of_the_documents_example():
@@ -272,11 +272,11 @@ def test_fractional_pooling_of_the_documents_example():
 def test_fractional_pooling_draws_anew_in_each_run():
     main, scope = static.Program(), static.Scope()
     with static.program_guard(main, static.Program()) as _, static.scope_guard(scope):
-        found = F.fractional_max_pool2d(static.data("x", [1, 1, 29, 29]), 9)
+        pooled = F.fractional_max_pool2d(static.data("x", [1, 1, 29, 29]), 9)
         executor = static.Executor("cpu")
         executor.run(static.default_startup_program())
         image = np.arange(841, dtype=np.float32).reshape(1, 1, 29, 29)
-        runs = [executor.run(main, {"x": image}, [found])[0] for _ in range(6)]
+        runs = [executor.run(main, {"x": image}, [pooled])[0] for _ in range(6)]
     assert len({run.tobytes() for run in runs}) > 1
     for run in runs:
         assert (np.diff(run[0, 0, 0]) >= 3).all()

@@ -120,11 +120,11 @@ def test_a_loader_makes_batches_in_order(workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterable_data_set(workers):
     loader = io.DataLoader(Stream(10), batch_size=2, num_workers=workers, drop_last=True)
-    found = [batch.tolist() for batch in loader]
+    batches = [batch.tolist() for batch in loader]
     if workers:
-        assert found == [[0, 2], [1, 3], [4, 6], [5, 7]]
+        assert batches == [[0, 2], [1, 3], [4, 6], [5, 7]]
     else:
-        assert found == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+        assert batches == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     assert [int(sample) for sample in io.DataLoader(Stream(3), batch_size=None)] == [0, 1, 2]
     with pytest.raises(TypeError, match="is not known"):
         len(loader)

@@ -25,9 +25,9 @@ def test_dropouts_scale_what_they_keep_and_pass_its_gradient(run, feed_in, name)
     array = RANDOM.uniform(1.0, 2.0, (20, 4, 3, 2)).astype(np.float32)
     x = feed_in("x", array)
     x.stop_gradient = False
-    made = DROPOUTS[name](x)
-    [gradient] = static.gradients([made], [x])
-    value, slope = run([made, gradient], x=array)
+    dropped = DROPOUTS[name](x)
+    [gradient] = static.gradients([dropped], [x])
+    value, slope = run([dropped, gradient], x=array)
     np.testing.assert_allclose(value / array, slope, rtol=1e-6)
     np.testing.assert_allclose(np.unique(np.round(slope, 5)), [0.0, np.float32(1 / 0.6).round(5)], rtol=1e-5)
     axes = WHOLE.get(name, ())
@@ -40,13 +40,13 @@ def test_alpha_dropouts_keep_mean_and_spread_and_pass_the_gradient_of_what_stays
     array = RANDOM.normal(size=(400, 20)).astype(np.float32)
     x = feed_in("x", array)
     x.stop_gradient = False
-    made = getattr(F, name)(x, 0.3)
-    [gradient] = static.gradients([made], [x])
-    value, slope = run([made, gradient], x=array)
-    kept = slope > 0
-    scale = slope[kept][0]
-    np.testing.assert_allclose(slope[kept], scale, rtol=1e-6)
-    assert 0.65 < kept.mean() < 0.75
-    np.testing.assert_allclose(value[kept] - scale * array[kept], (value - scale * array)[kept][0], atol=1e-5)
-    np.testing.assert_allclose(value[~kept], value[~kept][0], rtol=1e-5)
+    dropped = getattr(F, name)(x, 0.3)
+    [gradient] = static.gradients([dropped], [x])
+    value, slope = run([dropped, gradient], x=array)
+    stayed = slope > 0
+    scale = slope[stayed][0]
+    np.testing.assert_allclose(slope[stayed], scale, rtol=1e-6)
+    assert 0.65 < stayed.mean() < 0.75
+    np.testing.assert_allclose(value[stayed] - scale * array[stayed], (value - scale * array)[stayed][0], atol=1e-5)
+    np.testing.assert_allclose(value[~stayed], value[~stayed][0], rtol=1e-5)
     np.testing.assert_allclose([value.mean(), value.std()], [0.0, 1.0], atol=0.05)

@@ -23,12 +23,12 @@ def normal(*shape: int) -> np.ndarray:
 
 def check(run, feed_in, ours, theirs, *arrays, tolerance=2e-5):
     names = [f"x{i}" for i in range(len(arrays))]
-    found = ours(*(feed_in(name, array) for name, array in zip(names, arrays, strict=True)))
+    result = ours(*(feed_in(name, array) for name, array in zip(names, arrays, strict=True)))
     expected = theirs(*(torch.from_numpy(array) for array in arrays)).numpy()
-    (got,) = run([found], **dict(zip(names, arrays, strict=True)))
+    (got,) = run([result], **dict(zip(names, arrays, strict=True)))
     assert got.dtype == expected.dtype
-    assert len(found.shape) == got.ndim
-    assert all(size in (-1, real) for size, real in zip(found.shape, got.shape, strict=True))
+    assert len(result.shape) == got.ndim
+    assert all(size in (-1, real) for size, real in zip(result.shape, got.shape, strict=True))
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
 
 
@@ -107,16 +107,16 @@ def test_conv2d(run, feed_in, x, w, options):
 )
 def test_uneven_padding(run, feed_in, padding):
     images, weight = normal(1, 2, 5, 5), normal(3, 2, 3, 3)
-    made = F.conv2d(feed_in("x", images), data("w", weight.shape), padding=padding)
-    (got,) = run([made], x=images, w=weight)
+    result = F.conv2d(feed_in("x", images), data("w", weight.shape), padding=padding)
+    (got,) = run([result], x=images, w=weight)
     padded = TF.pad(torch.from_numpy(images), (0, 3, 1, 2))
     np.testing.assert_allclose(got, TF.conv2d(padded, torch.from_numpy(weight)).numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_conv2d_with_channels_last_and_bias(run, feed_in):
     images, weight, bias = normal(2, 5, 6, 3), normal(4, 3, 3, 3), normal(4)
-    made = F.conv2d(feed_in("x", images), data("w", weight.shape), data("b", [4]), padding=1, data_format="NHWC")
-    (got,) = run([made], x=images, w=weight, b=bias)
+    result = F.conv2d(feed_in("x", images), data("w", weight.shape), data("b", [4]), padding=1, data_format="NHWC")
+    (got,) = run([result], x=images, w=weight, b=bias)
     tensors = (torch.from_numpy(a) for a in (images.transpose(0, 3, 1, 2).copy(), weight, bias))
     expected = TF.conv2d(*tensors, padding=1).numpy().transpose(0, 2, 3, 1)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
@@ -124,8 +124,8 @@ def test_conv2d_with_channels_last_and_bias(run, feed_in):
 
 def test_conv1d(run, feed_in):
     x, weight = normal(2, 4, 11), normal(6, 2, 3)
-    made = F.conv1d(feed_in("x", x), data("w", weight.shape), stride=2, padding=1, groups=2)
-    (got,) = run([made], x=x, w=weight)
+    result = F.conv1d(feed_in("x", x), data("w", weight.shape), stride=2, padding=1, groups=2)
+    (got,) = run([result], x=x, w=weight)
     expected = TF.conv1d(torch.from_numpy(x), torch.from_numpy(weight), stride=2, padding=1, groups=2)
     np.testing.assert_allclose(got, expected.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -143,8 +143,8 @@ def test_conv1d(run, feed_in):
 )
 def test_conv2d_transpose(run, feed_in, ours, theirs):
     images, weight = normal(2, 4, 5, 4), normal(4, 3, 3, 3)
-    made = F.conv2d_transpose(feed_in("x", images), data("w", weight.shape), **ours)
-    (got,) = run([made], x=images, w=weight)
+    result = F.conv2d_transpose(feed_in("x", images), data("w", weight.shape), **ours)
+    (got,) = run([result], x=images, w=weight)
     expected = TF.conv_transpose2d(torch.from_numpy(images), torch.from_numpy(weight), **theirs)
     np.testing.assert_allclose(got, expected.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -199,10 +199,10 @@ def test_pool_with_channels_last(run, feed_in):
 @pytest.mark.parametrize("data_format", ["NCHW", "NHWC"])
 def test_batch_norm_by_given_statistics(run, feed_in, data_format):
     x, mean, var, scale, bias = normal(4, 3, 5, 2), normal(3), np.abs(normal(3)), normal(3), normal(3)
-    given = x if data_format == "NCHW" else x.transpose(0, 2, 3, 1).copy()
+    batch = x if data_format == "NCHW" else x.transpose(0, 2, 3, 1).copy()
     vectors = [data(name, [3]) for name in ("m", "v", "s", "b")]
-    made = F.batch_norm(feed_in("x", given), *vectors, data_format=data_format)
-    (got,) = run([made], x=given, m=mean, v=var, s=scale, b=bias)
+    result = F.batch_norm(feed_in("x", batch), *vectors, data_format=data_format)
+    (got,) = run([result], x=batch, m=mean, v=var, s=scale, b=bias)
     expected = TF.batch_norm(*(torch.from_numpy(a) for a in (x, mean, var, scale, bias))).numpy()
     expected = expected if data_format == "NCHW" else expected.transpose(0, 2, 3, 1)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
@@ -224,7 +224,7 @@ def test_norm(run, feed_in, kind, affine):
     ours = [data("s", shape), data("b", shape)] if affine else [None, None]
     theirs = [torch.from_numpy(scale), torch.from_numpy(bias)] if affine else [None, None]
     image, tensor = feed_in("x", x), torch.from_numpy(x)
-    made, expected = {
+    result, expected = {
         "layer": lambda: (F.layer_norm(image, [4, 3], *ours), TF.layer_norm(tensor, [4, 3], *theirs)),
         "group": lambda: (
             F.group_norm(image, 3, weight=ours[0], bias=ours[1]),
@@ -235,7 +235,7 @@ def test_norm(run, feed_in, kind, affine):
             TF.instance_norm(tensor, weight=theirs[0], bias=theirs[1]),
         ),
     }[kind]()
-    (got,) = run([made], x=x, **feeds)
+    (got,) = run([result], x=x, **feeds)
     np.testing.assert_allclose(got, expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -329,9 +329,9 @@ COMPUTED = {
 def test_interpolate_to_what_is_computed(run, mode, ours, theirs):
     x, y, factors = normal(1, 2, 4, 6), normal(1, 2, 7, 9), np.float32([2, 1.5])
     images, other, by = data("x", [None, 2, None, None]), data("y", [None, 2, None, None]), data("f", [2])
-    made = F.interpolate(images, mode=mode, **ours(other, by))
-    assert made.shape == (-1, 2, -1, -1)
-    (got,) = run([made], x=x, y=y, f=factors)
+    result = F.interpolate(images, mode=mode, **ours(other, by))
+    assert result.shape == (-1, 2, -1, -1)
+    (got,) = run([result], x=x, y=y, f=factors)
     np.testing.assert_allclose(
         got, TF.interpolate(torch.from_numpy(x), mode=mode, **theirs).numpy(), rtol=1e-4, atol=1e-4
     )
@@ -346,10 +346,10 @@ def test_attention(run, feed_in, case):
     }.get(case)
     feeds = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
     inputs = {name: feed_in(name, array) for name, array in feeds.items()}
-    made = F.scaled_dot_product_attention(
+    result = F.scaled_dot_product_attention(
         inputs["q"], inputs["k"], inputs["v"], inputs.get("mask"), is_causal=case == "causal"
     )
-    (got,) = run([made], **feeds)
+    (got,) = run([result], **feeds)
     tensors = (torch.from_numpy(a).transpose(1, 2) for a in (q, k, v))
     theirs = None if mask is None else torch.from_numpy(mask)
     expected = TF.scaled_dot_product_attention(*tensors, attn_mask=theirs, is_causal=case == "causal")

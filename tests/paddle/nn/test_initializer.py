@@ -55,19 +55,19 @@ DISTRIBUTIONS = {
 
 @pytest.mark.parametrize(("initializer", "shape", "std", "bound"), DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_distribution(initializer, shape, std, bound):
-    found = draw(initializer, shape)
-    assert found.shape == shape
-    assert found.std() == pytest.approx(std, rel=0.02)
-    assert abs(found.mean()) < 0.02 * std
+    values = draw(initializer, shape)
+    assert values.shape == shape
+    assert values.std() == pytest.approx(std, rel=0.02)
+    assert abs(values.mean()) < 0.02 * std
     if bound is not None:
-        assert 0.95 * bound < np.abs(found).max() <= bound
+        assert 0.95 * bound < np.abs(values).max() <= bound
 
 
 def test_mean_and_one_sided_truncation():
-    found = draw(init.TruncatedNormal(3.0, 0.5, a=0.0, b=2.0), MATRIX)
-    assert found.min() >= 3.0
-    assert found.max() <= 4.0
-    assert found.mean() > 3.3
+    values = draw(init.TruncatedNormal(3.0, 0.5, a=0.0, b=2.0), MATRIX)
+    assert values.min() >= 3.0
+    assert values.max() <= 4.0
+    assert values.mean() > 3.3
 
 
 def test_a_number_can_be_drawn():
@@ -208,11 +208,11 @@ def test_the_order_of_creation_decides_and_not_the_names(seeds):
     assert same(first, drawn(7, dropout=True))
     assert not same(first, drawn(8))
     seed(123)
-    found = drawn()
-    assert not same(found, drawn())  # the next ones
+    drawn_now = drawn()
+    assert not same(drawn_now, drawn())  # the next ones
     seed(123)
-    assert same(found, drawn())
-    assert not np.array_equal(found[0][:3, :3], found[1][:3, :3])
+    assert same(drawn_now, drawn())
+    assert not np.array_equal(drawn_now[0][:3, :3], drawn_now[1][:3, :3])
 
 
 def test_the_order_of_runs_decides_where_programs_share_a_seed(seeds):
@@ -224,9 +224,9 @@ def test_the_order_of_runs_decides_where_programs_share_a_seed(seeds):
         programs.append((startup, main.all_parameters()[0].name))
     (first, a), (second, b) = programs
     seed(5)
-    one, two = initial_values(first)[a], initial_values(second)[b]
+    value_of_first, two = initial_values(first)[a], initial_values(second)[b]
     seed(5)
-    np.testing.assert_array_equal(initial_values(second)[b], one)
+    np.testing.assert_array_equal(initial_values(second)[b], value_of_first)
     np.testing.assert_array_equal(initial_values(first)[a], two)
 
 
@@ -234,16 +234,16 @@ def test_an_open_session_of_a_startup_program_knows_a_new_seed(seeds):
     startup, executor, scope = Program(), Executor(CPUPlace()), Scope()
     with program_guard(Program(), startup):
         create_parameter([4, 4], name="w")
-    found = []
+    rows = []
     for number in (1, 2, 1):
         seed(number)
         executor.run(startup, scope=scope)
-        found.append(scope["w"])
+        rows.append(scope["w"])
     executor.run(startup, scope=scope)
-    found.append(scope["w"])
-    assert not np.array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
-    np.testing.assert_array_equal(found[0], found[3])
+    rows.append(scope["w"])
+    assert not np.array_equal(rows[0], rows[1])
+    np.testing.assert_array_equal(rows[0], rows[2])
+    np.testing.assert_array_equal(rows[0], rows[3])
 
 
 def test_the_global_seed_counts_where_a_program_has_none():

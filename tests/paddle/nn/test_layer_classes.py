@@ -286,7 +286,7 @@ class TorchAttention(tn.Module):
     def forward(self, x, memory=None):
         memory = x if memory is None else memory
         parts = zip((self.q, self.k, self.v), (x, memory, memory), strict=True)
-        q, k, v = (part(given).unflatten(2, (self.heads, -1)).transpose(1, 2) for part, given in parts)
+        q, k, v = (part(tensor).unflatten(2, (self.heads, -1)).transpose(1, 2) for part, tensor in parts)
         return self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -345,8 +345,10 @@ class TorchTransformer(tn.Module):
 
 def arrays(name):
     random = np.random.default_rng(sum(map(ord, name)))
-    given = LAYERS[name].inputs
-    return [one if isinstance(one, np.ndarray) else random.normal(size=one).astype(np.float32) for one in given]
+    shapes = LAYERS[name].inputs
+    return [
+        shape if isinstance(shape, np.ndarray) else random.normal(size=shape).astype(np.float32) for shape in shapes
+    ]
 
 
 def _trains(x):
@@ -360,21 +362,21 @@ def results():
     built, feeds = {}, {}
     with program_guard(main, startup), unique_name.guard():
         for name in LAYERS:
-            layer, given = LAYERS[name].ours(), arrays(name)
-            inputs = [data(f"{name}.{n}", x.shape, x.dtype.name) for n, x in enumerate(given)]
-            feeds |= {x.name: array for x, array in zip(inputs, given, strict=True)}
+            layer, feeds_of = LAYERS[name].ours(), arrays(name)
+            inputs = [data(f"{name}.{n}", x.shape, x.dtype.name) for n, x in enumerate(feeds_of)]
+            feeds |= {x.name: array for x, array in zip(inputs, feeds_of, strict=True)}
             result = layer(*inputs)
             of = LAYERS[name].of
             result = result if of is None else of(result)
-            wanted = [x for x, array in zip(inputs, given, strict=True) if _trains(array)] + layer.parameters()
+            wanted = [x for x, array in zip(inputs, feeds_of, strict=True) if _trains(array)] + layer.parameters()
             for x in wanted:
                 x.stop_gradient = False
             square = main.builder().mul(result.value, result.value)  # a gradient that is not the same everywhere
             built[name] = (result, main.var(square.name), wanted, [p.name for p in layer.parameters()])
         # All at once: each call walks through the whole program, and copies it to undo what it cannot finish.
         sources = [x for _, _, wanted, _ in built.values() for x in wanted]
-        found = gradients([square for _, square, wanted, _ in built.values() if wanted], sources)
-    of_source = dict(zip((x.name for x in sources), found, strict=True))
+        slopes = gradients([square for _, square, wanted, _ in built.values() if wanted], sources)
+    of_source = dict(zip((x.name for x in sources), slopes, strict=True))
     fetch, layout = [], {}
     for name, (result, _, wanted, parameters) in built.items():
         layout[name] = (len(fetch), len(wanted), len(parameters), parameters)
@@ -385,16 +387,16 @@ def results():
     for parameter in main.all_parameters():  # scales and biases are not left at 1 and 0
         value = scope[parameter.name]
         scope[parameter.name] = (value + 0.1 * random.normal(size=value.shape)).astype(np.float32)
-    kept = {parameter.name: np.array(scope[parameter.name]) for parameter in main.all_parameters()}
+    kept_values = {parameter.name: np.array(scope[parameter.name]) for parameter in main.all_parameters()}
     values = executor.run(main, feeds, fetch, scope=scope)
     return {
         name: (
             values[at],
-            values[at + 1 : at + 1 + count - own],
-            values[at + 1 + count - own : at + 1 + count],
-            [kept[p] for p in parameters],
+            values[at + 1 : at + 1 + count - theirs],
+            values[at + 1 + count - theirs : at + 1 + count],
+            [kept_values[p] for p in parameters],
         )
-        for name, (at, count, own, parameters) in layout.items()
+        for name, (at, count, theirs, parameters) in layout.items()
     }
 
 
@@ -403,10 +405,10 @@ def test_a_layer_computes_what_torch_does(results, name):
     row = LAYERS[name]
     value, of_inputs, of_parameters, parameters = results[name]
     theirs = row.theirs()
-    own = list(theirs.parameters()) if isinstance(theirs, tn.Module) else []
-    assert len(own) == len(parameters)
+    own_parameters = list(theirs.parameters()) if isinstance(theirs, tn.Module) else []
+    assert len(own_parameters) == len(parameters)
     with torch.no_grad():
-        for parameter, array in zip(own, parameters, strict=True):
+        for parameter, array in zip(own_parameters, parameters, strict=True):
             turned = array.T if row.turned and array.ndim == 2 else array
             parameter.copy_(torch.tensor(turned).reshape(parameter.shape))
     inputs = [torch.tensor(x, requires_grad=_trains(x)) for x in arrays(name)]
@@ -414,7 +416,7 @@ def test_a_layer_computes_what_torch_does(results, name):
     result = result if row.of is None else row.of(result)
     np.testing.assert_allclose(value, result.detach().numpy().reshape(value.shape), rtol=2e-5, atol=2e-5)
     (result * result).sum().backward()
-    wanted = [x.grad.numpy() for x in inputs if x.requires_grad] + [p.grad.numpy() for p in own]
+    wanted = [x.grad.numpy() for x in inputs if x.requires_grad] + [p.grad.numpy() for p in own_parameters]
     for ours, expected in zip([*of_inputs, *of_parameters], wanted, strict=True):
         turned = expected.T if row.turned and ours.ndim == 2 and ours.shape != expected.shape else expected
         if row.turned and ours.ndim == 2 and len(parameters) and any(ours is p for p in of_parameters):

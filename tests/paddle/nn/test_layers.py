@@ -103,8 +103,8 @@ LAYERS = {
 def test_layer_makes_its_parameters_and_runs(run, make, shape, made, result):
     y = make(data("x", shape))
     program = default_main_program()
-    found = {p.name: (list(program.var(p.name).shape), p.kind) for p in program.persistables.values()}
-    assert found == made
+    shapes_and_kinds = {p.name: (list(program.var(p.name).shape), p.kind) for p in program.persistables.values()}
+    assert shapes_and_kinds == made
     assert y.shape == result
     x = RANDOM.normal(size=[2, *shape[1:]]).astype(np.float32)
     (got,) = run([y], x=x)
@@ -251,12 +251,12 @@ def test_dropout_starts_again_from_the_same_seed():
     startup = default_startup_program()
     startup.random_seed = 5
     y = F.dropout(data("x", [None, 50]))
-    found = []
+    rows = []
     for _ in range(2):
         scope, executor = Scope(), Executor(CPUPlace())
         executor.run(startup, scope=scope)
-        found.append([executor.run(None, {"x": x}, [y], scope=scope)[0] for _ in range(3)])
-    np.testing.assert_array_equal(found[0], found[1])
+        rows.append([executor.run(None, {"x": x}, [y], scope=scope)[0] for _ in range(3)])
+    np.testing.assert_array_equal(rows[0], rows[1])
 
 
 def test_two_dropouts_share_one_step_and_not_a_mask(run):
@@ -294,8 +294,8 @@ def test_dropout_that_scales_when_it_predicts():
 )
 def test_dropout_that_drops_nothing_needs_no_state(run, options, factor):
     x = np.ones((2, 5), np.float32)
-    made = F.dropout(data("x", [None, 5]), **options)
-    (got,) = run([made], x=x)
+    result = F.dropout(data("x", [None, 5]), **options)
+    (got,) = run([result], x=x)
     np.testing.assert_array_equal(got, factor * x)
     assert not default_main_program().persistables
 
@@ -395,16 +395,16 @@ TENSORS = {
 
 @pytest.mark.parametrize(("ours", "theirs"), TENSORS.values(), ids=TENSORS)
 def test_tensor_function(run, ours, theirs):
-    made = ours(data("x", [None, 3, 4]), data("y", [None, 3, 4]))
-    (got,) = run([made], x=A, y=B)
+    result = ours(data("x", [None, 3, 4]), data("y", [None, 3, 4]))
+    (got,) = run([result], x=A, y=B)
     expected = theirs(A, B)
     assert got.dtype == expected.dtype
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_constants_have_the_element_type_asked_for(run):
-    made = [tensor.arange(3), tensor.arange(0, 1, 0.5), tensor.full([2], 1, "int32"), tensor.zeros([1], "bool")]
-    assert [v.dtype for v in made] == ["int64", "float32", "int32", "bool"]
-    got = run(made)
+    constants = [tensor.arange(3), tensor.arange(0, 1, 0.5), tensor.full([2], 1, "int32"), tensor.zeros([1], "bool")]
+    assert [v.dtype for v in constants] == ["int64", "float32", "int32", "bool"]
+    got = run(constants)
     np.testing.assert_array_equal(got[1], np.float32([0, 0.5]))
     np.testing.assert_array_equal(got[2], [1, 1])

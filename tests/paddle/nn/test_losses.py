@@ -164,8 +164,8 @@ def test_cross_entropy_along_an_axis_of_many(run, axis, reduction, one):
         loss = TF.cross_entropy(torch.movedim(scores, place, 1), y.reshape(samples), reduction=reduction)
         return loss.unsqueeze(place) if one and reduction == "none" else loss
 
-    given = np.expand_dims(labels, place) if one else labels
-    check(run, lambda s, y: F.cross_entropy(s, y, axis=axis, reduction=reduction), theirs, x, given)
+    target = np.expand_dims(labels, place) if one else labels
+    check(run, lambda s, y: F.cross_entropy(s, y, axis=axis, reduction=reduction), theirs, x, target)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

@@ -65,9 +65,9 @@ def build(maker, uses, level, dtype, momentum=0.75):
 def statistics(main, scope):
     """The running mean and variance."""
     names = [name for name, kind in main.persistables.items() if kind.kind == "statistic"]
-    found = [scope[name] for name in names if len(scope[name].shape) == 1]
-    assert len(found) == 2
-    return found
+    values = [scope[name] for name in names if len(scope[name].shape) == 1]
+    assert len(values) == 2
+    return values
 
 
 def updated(maker, uses, steps, momentum=0.75):
@@ -96,20 +96,20 @@ def test_each_use_updates(maker, level):
     for _ in range(2):
         executor.run(main, needed(uses), [loss], scope=scope)
     tolerance = {"O0": 1e-5, "O1": 1e-2, "O2": 3e-2}[level[0]]
-    for found, expected in zip(statistics(main, scope), updated(maker, uses, 2), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    for statistic, expected in zip(statistics(main, scope), updated(maker, uses, 2), strict=True):
+        np.testing.assert_allclose(statistic, expected, rtol=tolerance, atol=tolerance)
     before = statistics(main, scope)
     executor.run(test, needed(uses), [loss.name], scope=scope)
-    for found, expected in zip(statistics(main, scope), before, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for statistic, expected in zip(statistics(main, scope), before, strict=True):
+        np.testing.assert_array_equal(statistic, expected)
 
 
 @pytest.mark.parametrize("uses", [(1, 0), (0, 0), (0, 1, 2), (2, 2, 1, 0)])
 def test_order_and_number_of_uses(uses):
     main, _, loss, scope, executor = build("by_layer", uses, "O0", "float32")
     executor.run(main, needed(uses), [loss], scope=scope)
-    for found, expected in zip(statistics(main, scope), updated("by_layer", uses, 1), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for statistic, expected in zip(statistics(main, scope), updated("by_layer", uses, 1), strict=True):
+        np.testing.assert_allclose(statistic, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("free", [False, True])
@@ -131,9 +131,9 @@ def test_saved(free, tmp_path):
         tmp_path / "net", [test.var(name) for name in needed(uses)], [test.var(loss.name)], scope
     )
     program, _, fetches = static.load_inference_model(tmp_path / "net", executor)
-    (found,) = executor.run(program, needed(uses), fetches)
+    (predicted,) = executor.run(program, needed(uses), fetches)
     plain = [((ROWS[index] / np.sqrt(1 + 1e-5) - 0.5) ** 2).mean() for index in uses]
-    np.testing.assert_allclose(found, sum(plain), rtol=1e-5)
+    np.testing.assert_allclose(predicted, sum(plain), rtol=1e-5)
 
 
 def test_global_statistics_are_those_of_the_uses_before():
@@ -148,6 +148,6 @@ def test_global_statistics_are_those_of_the_uses_before():
     executor.run(startup, scope=scope)
     mean, var = updated("by_names", (0,), 1)
     for program in (main, test):  # the test program has what the run of the other left
-        (found,) = executor.run(program, {"x0": ROWS[0]}, [y.name], scope=scope)
+        (predicted,) = executor.run(program, {"x0": ROWS[0]}, [y.name], scope=scope)
         expected = (ROWS[0] - mean[:, None, None]) / np.sqrt(var[:, None, None] + 1e-5)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)

@@ -103,14 +103,14 @@ def test_a_plain_average_restarts_its_window():
         SGD(0.1).minimize(loss)
         return ModelAverage(1.0, min_average_window=2, max_average_window=3)
 
-    ours, kept, current = Trained(make), [], []
+    ours, window, current = Trained(make), [], []
     for x, y in BATCHES[:8]:
         ours.step(x, y)
         current.append(ours.weight)
-        if len(current) >= 3 or (len(current) >= 2 and len(kept) == 0):
-            kept, current = current, []
+        if len(current) >= 3 or (len(current) >= 2 and len(window) == 0):
+            window, current = current, []
     with ours.made.apply(scope=ours.scope):
-        np.testing.assert_allclose(ours.weight, np.mean([*kept, *current], axis=0), rtol=1e-5)
+        np.testing.assert_allclose(ours.weight, np.mean([*window, *current], axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("make", [lambda: SGD(0.1), lambda: Momentum(0.1, 0.9), lambda: Adam(0.05)])

@@ -101,12 +101,12 @@ def test_a_script_clips_what_append_backward_made(fresh_programs, dtype):
     left = paddle.create_parameter([5], dtype, attr=paddle.ParamAttr(name="b", need_clip=False))
     x, y = static.data("x", [3, 4], dtype), static.data("y", [5], dtype)
     pairs = static.append_backward(paddle.sum(w * x) + paddle.sum(left * y))
-    made = ClipGradByNorm(1.0)([*pairs, (x, None)])
-    assert [(p.name, g.dtype) for p, g in made] == [("w", dtype), ("b", dtype)]
+    pairs_clipped = ClipGradByNorm(1.0)([*pairs, (x, None)])
+    assert [(p.name, g.dtype) for p, g in pairs_clipped] == [("w", dtype), ("b", dtype)]
     executor = static.Executor("cpu")
     executor.run(static.default_startup_program())
     feed = {"x": GRADIENTS["a"].astype(dtype), "y": GRADIENTS["b"].astype(dtype)}
-    clipped, kept = executor.run(feed=feed, fetch_list=[g for _, g in made])
+    clipped, unclipped = executor.run(feed=feed, fetch_list=[g for _, g in pairs_clipped])
     np.testing.assert_allclose(clipped, by_norm(GRADIENTS["a"], 1.0), rtol=2e-3, atol=1e-6)
-    np.testing.assert_array_equal(kept, feed["y"])
+    np.testing.assert_array_equal(unclipped, feed["y"])
     assert ClipGradByNorm(1.0)([(x, None)]) == []

@@ -63,15 +63,15 @@ def rates_of_program(schedule, steps):
     """Return the rates of a program that counts its own steps."""
     schedule.steps_per_epoch = schedule.steps_per_epoch or 1
     ours = gradient_fed(SGD(schedule), {"w": np.zeros(1, "f")})
-    g, found = np.ones(1, "f"), []
+    g, rates_seen = np.ones(1, "f"), []
     for _ in range(steps):
         before = ours.scope["w"]
         (rate,) = ours.run({"g_w": g}, ["learning_rate_0"])
         np.testing.assert_allclose(before - ours.scope["w"], rate, rtol=1e-4, atol=1e-6)
-        found.append(float(rate))
+        rates_seen.append(float(rate))
     assert ours.scope["@lr_step@_0"].dtype == np.int64
     assert ours.scope["@lr_step@_0"] == steps + schedule.initial_step
-    return found
+    return rates_seen
 
 
 @pytest.mark.parametrize(("schedule", "want"), ROWS, ids=SCHEDULES)
@@ -203,14 +203,14 @@ def test_functions_of_python_are_called_by_step():
 @pytest.mark.parametrize("kind", ["step", "warmup-schedule", "polynomial-cycle"])
 def test_an_epoch_may_be_several_steps(kind):
     plain, want = SCHEDULES[kind]
-    made = {
+    schedules = {
         "step": lambda n: lr.StepDecay(0.5, 3, 0.2, steps_per_epoch=n),
         "warmup-schedule": lambda n: lr.LinearWarmup(lr.ExponentialDecay(0.5, 0.9), 4, 0.1, 0.5, steps_per_epoch=n),
         "polynomial-cycle": lambda n: lr.PolynomialDecay(0.5, 5, 0.01, 2.0, cycle=True, steps_per_epoch=n),
     }[kind](3)
-    python = [made.lr_at(step) for step in range(20)]
+    python = [schedules.lr_at(step) for step in range(20)]
     np.testing.assert_allclose(python, [want(step // 3) for step in range(20)], rtol=1e-9)
-    np.testing.assert_allclose(rates_of_program(made, 20), python, rtol=2e-5)
+    np.testing.assert_allclose(rates_of_program(schedules, 20), python, rtol=2e-5)
     assert python[3:] != [plain.lr_at(step) for step in range(3, 20)]
 
 

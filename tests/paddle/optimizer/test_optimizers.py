@@ -104,10 +104,10 @@ SIGNATURES = [
 
 @pytest.mark.parametrize(("optimizer", "names", "defaults"), SIGNATURES)
 def test_the_signature_is_paddles(optimizer, names, defaults):
-    found = inspect.signature(optimizer).parameters
-    assert list(found) == names.split()
-    assert {name: p.default for name, p in found.items() if p.default not in (None, False)} == defaults
-    assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in found.values())
+    arguments = inspect.signature(optimizer).parameters
+    assert list(arguments) == names.split()
+    assert {name: p.default for name, p in arguments.items() if p.default not in (None, False)} == defaults
+    assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in arguments.values())
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -385,9 +385,9 @@ def test_a_flag_of_one_element_changes_no_shape(shape):
     main, startup = Program(), Program()
     with program_guard(main, startup):
         create_persistable(Persistable("w", "parameter"), (2,), 1.0)
-        made = Adam(0.1)
-        made.found_inf = data("bad", shape, "bool").value
-        made.apply_gradients([(main.var("w"), data("g", [2]))])
+        adam = Adam(0.1)
+        adam.found_inf = data("bad", shape, "bool").value
+        adam.apply_gradients([(main.var("w"), data("g", [2]))])
     assert ("Reshape" in {node.op_type for node in main.model.graph}) is (shape == [1])
     ours = started(main, startup)
     before = {name: np.shape(value) for name, value in ours.scope.items()}

@@ -67,16 +67,16 @@ KINDS = {  # what makes one, and the rate of each epoch
 }
 
 
-def rates(schedule, *, each_batch, each_epoch, wrap=lambda made: made, amp=False):
+def rates(schedule, *, each_batch, each_epoch, wrap=lambda chosen: chosen, amp=False):
     """Return how far each run of a script as Paddle documents it moved a weight, and what `get_lr` said."""
-    main, startup, scope, found, said = static.Program(), static.Program(), static.Scope(), [], []
+    main, startup, scope, seen, said = static.Program(), static.Program(), static.Scope(), [], []
     with static.program_guard(main, startup), static.scope_guard(scope), paddle.utils.unique_name.guard():
         weight = paddle.create_parameter([1], "float32", "w", default_initializer=paddle.nn.initializer.Constant(0.0))
         loss = paddle.sum(weight * static.data("x", [1]))
-        made = wrap(optimizer.SGD(schedule))
+        chosen = wrap(optimizer.SGD(schedule))
         if amp:
-            made = static.amp.decorate(made, level="O1", init_loss_scaling=4.0)
-        made.minimize(loss)
+            chosen = static.amp.decorate(chosen, level="O1", init_loss_scaling=4.0)
+        chosen.minimize(loss)
         executor = static.Executor("cpu")
         executor.run(startup)
         for _ in range(EPOCHS):
@@ -84,46 +84,46 @@ def rates(schedule, *, each_batch, each_epoch, wrap=lambda made: made, amp=False
                 before = scope["w"]
                 said.append(schedule.get_lr())
                 executor.run(main, {"x": np.ones(1, np.float32)}, [loss])
-                found.append((before - scope["w"]).item())
+                seen.append((before - scope["w"]).item())
                 if each_batch:
                     schedule.step()
             if each_epoch:
                 schedule.step()
-    return found, said
+    return seen, said
 
 
 @pytest.mark.parametrize("each_batch", [True, False], ids=["a batch", "an epoch"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_drives_the_rate(kind, each_batch):
     make, want = KINDS[kind]
-    found, said = rates(make(), each_batch=each_batch, each_epoch=not each_batch)
+    rates_seen, said = rates(make(), each_batch=each_batch, each_epoch=not each_batch)
     numbers = range(BATCHES * EPOCHS) if each_batch else [e for e in range(EPOCHS) for _ in range(BATCHES)]
-    np.testing.assert_allclose(found, [want(number) for number in numbers], rtol=2e-5, atol=2e-6)
-    np.testing.assert_allclose(said, found, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(rates_seen, [want(number) for number in numbers], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(said, rates_seen, rtol=2e-5, atol=2e-6)
 
 
 def test_without_step_the_rate_stays():
-    found, said = rates(lr.StepDecay(1.0, 1, 0.5), each_batch=False, each_epoch=False)
-    assert found == said == [1.0] * (BATCHES * EPOCHS)
+    rates_seen, said = rates(lr.StepDecay(1.0, 1, 0.5), each_batch=False, each_epoch=False)
+    assert rates_seen == said == [1.0] * (BATCHES * EPOCHS)
 
 
 def test_in_mixed_precision():
-    found, said = rates(lr.ExponentialDecay(1.0, 0.5), each_batch=False, each_epoch=True, amp=True)
-    assert found == said == [0.5**epoch for epoch in range(EPOCHS) for _ in range(BATCHES)]
+    rates_seen, said = rates(lr.ExponentialDecay(1.0, 0.5), each_batch=False, each_epoch=True, amp=True)
+    assert rates_seen == said == [0.5**epoch for epoch in range(EPOCHS) for _ in range(BATCHES)]
 
 
 def test_merged_gradients_use_the_rate_of_the_run_that_updates():
-    merge = lambda made: GradientMergeOptimizer(made, k_steps=3)  # noqa: E731
-    found, _ = rates(lr.ExponentialDecay(1.0, 0.5), each_batch=True, each_epoch=False, wrap=merge)
+    merge = lambda plain: GradientMergeOptimizer(plain, k_steps=3)  # noqa: E731
+    rates_seen, _ = rates(lr.ExponentialDecay(1.0, 0.5), each_batch=True, each_epoch=False, wrap=merge)
     want = [0.5**run if run % 3 == 2 else 0.0 for run in range(BATCHES * EPOCHS)]
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(rates_seen, want, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("each_epoch", [True, False])
 def test_a_program_may_count_its_own_steps(each_epoch):
     schedule = lr.ExponentialDecay(1.0, 0.5, steps_per_epoch=BATCHES)
-    found, said = rates(schedule, each_batch=False, each_epoch=each_epoch)
-    assert found == said == [0.5**epoch for epoch in range(EPOCHS) for _ in range(BATCHES)]
+    rates_seen, said = rates(schedule, each_batch=False, each_epoch=each_epoch)
+    assert rates_seen == said == [0.5**epoch for epoch in range(EPOCHS) for _ in range(BATCHES)]
 
 
 def test_two_optimizers_and_a_clone_follow_one_schedule():
@@ -144,14 +144,14 @@ def test_two_optimizers_and_a_clone_follow_one_schedule():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_goes_on(kind):
-    one, other = KINDS[kind][0](), KINDS[kind][0]()
+    schedule, other = KINDS[kind][0](), KINDS[kind][0]()
     for _ in range(3):
-        one.step()
-    other.set_state_dict(one.state_dict())
-    assert (other(), other.last_epoch) == (one(), one.last_epoch)
-    one.step()
+        schedule.step()
+    other.set_state_dict(schedule.state_dict())
+    assert (other(), other.last_epoch) == (schedule(), schedule.last_epoch)
+    schedule.step()
     other.step()
-    assert other() == one()
+    assert other() == schedule()
 
 
 def test_a_state_of_another_kind_is_refused():

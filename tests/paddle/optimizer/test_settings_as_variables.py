@@ -22,12 +22,13 @@ class Training:
             paddle.seed(3)
             out = static.nn.fc(static.nn.fc(static.data("x", [None, 4]), 5, activation="tanh"), 2)
             self.loss = paddle.mean(out * out)
-            given = NUMBERS
+            settings = NUMBERS
             if variables:
-                given = {
-                    name: static.create_global_var([1], number, "float32", name=name) for name, number in given.items()
+                settings = {
+                    name: static.create_global_var([1], number, "float32", name=name)
+                    for name, number in settings.items()
                 }
-            adam = kind(0.05, **given, multi_precision=level == "O2")
+            adam = kind(0.05, **settings, multi_precision=level == "O2")
             if level == "O2":
                 adam = static.amp.decorate(adam, level="O2", init_loss_scaling=8.0)
             adam.minimize(self.loss, startup)

@@ -31,13 +31,13 @@ BAD = np.array([[1.0, np.inf], [0.5, 4.0]], np.float32)
 def test_gradients_are_divided_by_the_scale_and_checked(grads, bad, dtype):
     x, other = static.data("x", [2, 2], dtype), static.data("other", [2, 2], dtype)
     scale = static.data("scale", [1], "float32")
-    given, found = amp_nn.check_finite_and_unscale([x, other], scale)
-    assert given[0] is x
-    assert (found.dtype, found.shape, x.dtype) == ("bool", (1,), dtype)
+    unscaled, is_bad = amp_nn.check_finite_and_unscale([x, other], scale)
+    assert unscaled[0] is x
+    assert (is_bad.dtype, is_bad.shape, x.dtype) == ("bool", (1,), dtype)
     low = x.value.dtype.numpy()
-    made = fetch([x, other, found], x=grads.astype(low), other=GOOD.astype(low), scale=np.array([8], np.float32))
-    assert made[2].tolist() == [bad]
-    np.testing.assert_array_equal(made[1].astype(np.float32), GOOD / 8)
+    values = fetch([x, other, is_bad], x=grads.astype(low), other=GOOD.astype(low), scale=np.array([8], np.float32))
+    assert values[2].tolist() == [bad]
+    np.testing.assert_array_equal(values[1].astype(np.float32), GOOD / 8)
 
 
 # scale, good and bad steps before; whether this step is bad; the same three after
@@ -52,10 +52,10 @@ UPDATES = {
 
 
 def update_of(before, **options):
-    x, found = static.data("x", [2, 2]), static.data("found", [1], "bool")
+    x, is_bad = static.data("x", [2, 2]), static.data("found", [1], "bool")
     scale = static.data("scale", [1])
     good, bad = static.data("good", [1], "int32"), static.data("bad", [1], "int32")
-    assert amp_nn.update_loss_scaling([x], found, scale, good, bad, 10, 2, 2.0, 0.5, **options)[0] is x
+    assert amp_nn.update_loss_scaling([x], is_bad, scale, good, bad, 10, 2, 2.0, 0.5, **options)[0] is x
     scale_value, good_value, bad_value = before
     feed = {"scale": np.array([scale_value], np.float32)}
     feed |= {"good": np.array([good_value], np.int32), "bad": np.array([bad_value], np.int32)}
@@ -88,19 +88,19 @@ def test_a_stopped_update_may_be_known_while_building():
 
 
 def test_each_bad_step_shrinks_and_none_is_counted():
-    x, found, scale = static.data("x", [2, 2]), static.data("found", [1], "bool"), static.data("scale", [1])
+    x, is_bad, scale = static.data("x", [2, 2]), static.data("found", [1], "bool"), static.data("scale", [1])
     good, bad = static.data("good", [1], "int32"), static.data("bad", [1], "int32")
-    amp_nn.update_loss_scaling([x], found, scale, good, bad, 10, 1, 2.0, 0.5)
+    amp_nn.update_loss_scaling([x], is_bad, scale, good, bad, 10, 1, 2.0, 0.5)
     feed = {"scale": np.array([4], np.float32), "good": np.array([2], np.int32), "bad": np.array([0], np.int32)}
-    made = fetch([scale, good, bad], x=GOOD, found=np.array([True]), **feed)
-    assert [value.item() for value in made] == [2.0, 0, 0]
+    values = fetch([scale, good, bad], x=GOOD, found=np.array([True]), **feed)
+    assert [value.item() for value in values] == [2.0, 0, 0]
 
 
 def test_a_persistable_scale_keeps_its_value_from_run_to_run():
-    x, found = static.data("x", [2, 2]), static.data("found", [1], "bool")
+    x, is_bad = static.data("x", [2, 2]), static.data("found", [1], "bool")
     scale = static.create_global_var([1], 16.0, "float32", persistable=True)
     good, bad = (static.create_global_var([1], 0, "int32", persistable=True) for _ in range(2))
-    amp_nn.update_loss_scaling([x], found, scale, good, bad, 2, 1, 2.0, 0.5)
+    amp_nn.update_loss_scaling([x], is_bad, scale, good, bad, 2, 1, 2.0, 0.5)
     exe, main = static.Executor(paddle.CPUPlace()), static.default_main_program()
     exe.run(static.default_startup_program())
     for _ in range(4):
@@ -178,9 +178,9 @@ def test_a_layer_takes_data_of_16_bits(layer, dtype):
     built = make()
     wide, narrow = built(x.astype("float32")), built(x)
     fed = np.random.default_rng(1).random(shape, np.float32).astype(x.value.dtype.numpy())
-    expected, found = fetch([wide, narrow], x=fed)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, expected)
+    expected, narrow_result = fetch([wide, narrow], x=fed)
+    assert narrow_result.dtype == np.float32
+    np.testing.assert_array_equal(narrow_result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -200,9 +200,9 @@ def test_data_of_16_bits_train_at_o2_as_float32_data_do(dtype):
             fed = np.random.default_rng(2).random([8, 4], np.float32).astype(x.value.dtype.numpy())
             return [exe.run(main, feed={"x": fed}, fetch_list=[loss])[0].item() for _ in range(4)]
 
-    found = losses(dtype)
-    assert found[-1] < found[0]
-    np.testing.assert_allclose(found, losses("float32"), rtol=4e-3 if dtype == "float16" else 0.02)
+    losses_low = losses(dtype)
+    assert losses_low[-1] < losses_low[0]
+    np.testing.assert_allclose(losses_low, losses("float32"), rtol=4e-3 if dtype == "float16" else 0.02)
 
 
 # ---- a device's name ----
@@ -229,8 +229,8 @@ def test_a_device_that_there_is_not(device):
 def test_an_input_is_overwritten_by_a_branch():
     label = static.data("label", [None, 1], "int64")
     double = label * 2
-    zero, one = (paddle.full([1], number, "int64") for number in (0, 1))
-    flipped = static.nn.cond(label != zero, lambda: zero, lambda: one)
+    zero, one_constant = (paddle.full([1], number, "int64") for number in (0, 1))
+    flipped = static.nn.cond(label != zero, lambda: zero, lambda: one_constant)
     assert paddle.assign(flipped, output=label) is label
     after = label + 5
     assert [value.item() for value in fetch([double, after], label=np.array([[0]]))] == [0, 6]
@@ -239,10 +239,10 @@ def test_an_input_is_overwritten_by_a_branch():
 
 
 def test_what_is_assigned_gets_the_type_of_its_place():
-    kept, number = static.create_global_var([1], 1.0, "float32", persistable=True), static.data("n", [1], "int32")
-    paddle.assign(number, output=kept)
+    held, number = static.create_global_var([1], 1.0, "float32", persistable=True), static.data("n", [1], "int32")
+    paddle.assign(number, output=held)
     fetch([number], n=np.array([7], np.int32))
-    value = np.asarray(static.global_scope()[kept.name])
+    value = np.asarray(static.global_scope()[held.name])
     assert (value.dtype, value.item()) == (np.float32, 7.0)
 
 

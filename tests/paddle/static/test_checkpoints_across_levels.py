@@ -68,7 +68,7 @@ def test_training_goes_on_in_float32(trained):
         weight = next((w for w in ("fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0") if name.startswith(w)), "")
         by_hand[name] = held[name.replace(weight, f"{weight}_fp32_master_0") if weight else name]
     for _ in range(2):
-        got, want = (executor.run(main, FEED, [loss], scope=one)[0] for one in (scope, by_hand))
+        got, want = (executor.run(main, FEED, [loss], scope=values)[0] for values in (scope, by_hand))
         assert got == want
     for name in main.persistables:
         np.testing.assert_array_equal(scope[name], by_hand[name])

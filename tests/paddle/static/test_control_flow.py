@@ -45,18 +45,18 @@ def test_only_one_branch_is_computed_and_gradients_pass(run):
     result = static.nn.cond(flag, lambda: tensor.log(x * x) * 2.0, lambda: [x / 4.0][0])
     (gradient,) = gradients(tensor.sum(result), [x])
     for choice, value, slope in ((True, 2 * np.log(X * X), 4 / X), (False, X / 4, np.full_like(X, 0.25))):
-        got, found = run([result, gradient], x=X, flag=np.array([choice]))
+        got, slope_value = run([result, gradient], x=X, flag=np.array([choice]))
         np.testing.assert_allclose(got, value, rtol=1e-5)
-        np.testing.assert_allclose(found, slope, rtol=1e-5)
+        np.testing.assert_allclose(slope_value, slope, rtol=1e-5)
     zero = np.zeros_like(X)  # the branch that is not taken has no derivative there
     np.testing.assert_array_equal(run([gradient], x=zero, flag=np.array([False]))[0], np.full_like(X, 0.25))
 
 
 def test_results_keep_their_structure(run):
     x, flag = data("x", [1, 3]), data("flag", [], "bool")
-    made = static.nn.cond(flag, lambda: {"a": [x, 1.0], "b": (x + x,)}, lambda: {"a": [x * 0.5, 2.0], "b": (x,)})
-    assert isinstance(made["b"], tuple)
-    a, number, b = run([*made["a"], *made["b"]], x=X, flag=np.array(False))
+    branches = static.nn.cond(flag, lambda: {"a": [x, 1.0], "b": (x + x,)}, lambda: {"a": [x * 0.5, 2.0], "b": (x,)})
+    assert isinstance(branches["b"], tuple)
+    a, number, b = run([*branches["a"], *branches["b"]], x=X, flag=np.array(False))
     np.testing.assert_array_equal(a, X * 0.5)
     np.testing.assert_array_equal(b, X)
     assert number == 2.0
@@ -109,9 +109,9 @@ def test_a_loop_runs_as_long_as_its_condition_holds(run):
         wanted = X
         for _ in range(number):
             wanted = wanted * 2 + X
-        got, found = run([count, total], n=np.array([number]), x=X)
+        got, sums = run([count, total], n=np.array([number]), x=X)
         assert got == number
-        np.testing.assert_allclose(found, wanted)
+        np.testing.assert_allclose(sums, wanted)
 
 
 def test_a_loop_of_one_variable_and_a_branch_inside(run):

@@ -28,22 +28,22 @@ FORWARD = {
 
 
 def trained(steps=4, **decorated):
-    one = text_nets.trainer(optimizer.SGD(0.1), TEXT, WEIGHTS, target=(None, 6), **decorated)
-    return one, [one.step(FEED)[0].item() for _ in range(steps)]
+    net = text_nets.trainer(optimizer.SGD(0.1), TEXT, WEIGHTS, target=(None, 6), **decorated)
+    return net, [net.step(FEED)[0].item() for _ in range(steps)]
 
 
 @pytest.mark.parametrize("policy", FORWARD)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_policy_decides_about_the_forward_pass(policy, dtype):
     scale = {"init_loss_scaling": 1024.0} if dtype == "float16" else {}  # 2**16 would overflow at the first step
-    one, losses = trained(policy=policy, dtype=dtype, **scale)
+    net, losses = trained(policy=policy, dtype=dtype, **scale)
     low = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}[dtype]
-    expected = {key: low if made == "LOW" else made for key, made in FORWARD[policy].items()}
+    expected = {key: low if precision == "LOW" else precision for key, precision in FORWARD[policy].items()}
     if (policy, dtype) == ("mxnet", "bfloat16"):
         expected["Exp"] = low  # its bfloat16 list has exp among the neutral operators
-    found = {key: nets.makes(nets.nodes(one.main, key, "forward")[0])[0] for key in expected}
-    assert found == expected
-    assert all(one.scope[name].dtype == np.float32 for name in WEIGHTS), "parameters stay float32"
+    types = {key: nets.makes(nets.nodes(net.main, key, "forward")[0])[0] for key in expected}
+    assert types == expected
+    assert all(net.scope[name].dtype == np.float32 for name in WEIGHTS), "parameters stay float32"
     _, exact = trained(level="O0")
     np.testing.assert_allclose(losses, exact, rtol=2e-2)
     assert losses[-1] < losses[0]
@@ -51,14 +51,14 @@ def test_a_policy_decides_about_the_forward_pass(policy, dtype):
 
 @pytest.mark.parametrize("policy", FORWARD)
 def test_bfloat16_trains_without_scaling(policy):
-    one, _ = trained(policy=policy, dtype="bfloat16", scaler="torch" if policy == "torch" else "paddle")
-    assert one.scope[one.optimizer.get_loss_scaling().name] == 1.0
-    assert not nets.nodes(one.main, "IsNaN", "optimize")
+    net, _ = trained(policy=policy, dtype="bfloat16", scaler="torch" if policy == "torch" else "paddle")
+    assert net.scope[net.optimizer.get_loss_scaling().name] == 1.0
+    assert not nets.nodes(net.main, "IsNaN", "optimize")
 
 
 def test_a_policy_with_its_own_scaler():
-    one, losses = trained(policy="torch", scaler="torch")
-    assert one.optimizer.state_dict(one.scope)["scale"] == 2.0**15, "one step too big, halved at once"
+    net, losses = trained(policy="torch", scaler="torch")
+    assert net.optimizer.state_dict(net.scope)["scale"] == 2.0**15, "one step too big, halved at once"
     assert np.isfinite(losses).all()
 
 

@@ -14,13 +14,13 @@ from tests.support import array
 
 def third(**decorated):
     """A started `OneLayer` whose weight starts at 1/3, which no low format holds."""
-    one = nets.one_layer(optimizer.Momentum(0.125), start=False, **decorated)
-    one.executor.run(one.startup, scope=one.scope)
-    one.scope["w"] = np.full((4, 4), 1 / 3, np.float32)
-    masters = one.optimizer.master_weights.values()
-    one.scope.update(dict.fromkeys(masters, one.scope["w"]))
-    one.optimizer.amp_init(nets.CPU, one.scope)
-    return one
+    net = nets.one_layer(optimizer.Momentum(0.125), start=False, **decorated)
+    net.executor.run(net.startup, scope=net.scope)
+    net.scope["w"] = np.full((4, 4), 1 / 3, np.float32)
+    masters = net.optimizer.master_weights.values()
+    net.scope.update(dict.fromkeys(masters, net.scope["w"]))
+    net.optimizer.amp_init(nets.CPU, net.scope)
+    return net
 
 
 OVERLOADS = {
@@ -33,28 +33,28 @@ OVERLOADS = {
 @pytest.mark.parametrize("name", OVERLOADS)
 def test_fp32_params_makes_masters_from_the_rounded_parameters(name):
     """A low copy for the next op, an fp32 copy for the update, starting from low parameters."""
-    one = third(fp32_params=True, **OVERLOADS[name])
-    low = one.scope["w"]
+    net = third(fp32_params=True, **OVERLOADS[name])
+    low = net.scope["w"]
     assert low.dtype.name == OVERLOADS[name].get("dtype", "float16")
-    master = one.scope[one.master]
+    master = net.scope[net.master]
     assert master.dtype == np.float32
     np.testing.assert_array_equal(master, low.astype(np.float32))
     assert (master != np.float32(1 / 3)).all()
-    loss = [one.run(1.0)[0].item() for _ in range(4)]
+    loss = [net.run(1.0)[0].item() for _ in range(4)]
     assert loss[-1] < loss[0]
-    assert (one.scope[one.master] != master).any()
-    np.testing.assert_array_equal(one.scope["w"], one.scope[one.master].astype(low.dtype))
+    assert (net.scope[net.master] != master).any()
+    np.testing.assert_array_equal(net.scope["w"], net.scope[net.master].astype(low.dtype))
 
 
 def test_without_it_masters_are_not_rounded():
-    one = third(level="O2")
-    np.testing.assert_array_equal(one.scope[one.master], np.float32(1 / 3))
+    net = third(level="O2")
+    np.testing.assert_array_equal(net.scope[net.master], np.float32(1 / 3))
 
 
 def test_fp32_params_has_no_effect_without_low_parameters():
-    one = third(level="O1", fp32_params=True)
-    assert not one.optimizer.master_weights
-    np.testing.assert_array_equal(one.scope["w"], np.float32(1 / 3))
+    net = third(level="O1", fp32_params=True)
+    assert not net.optimizer.master_weights
+    np.testing.assert_array_equal(net.scope["w"], np.float32(1 / 3))
 
 
 def test_fp32_params_without_masters_is_refused():
@@ -93,9 +93,9 @@ NETS = {
 
 def linear(name, **decorated):
     text, target, shape, sums = NETS[name]
-    made = optimizer.SGD(0.1, multi_precision=True)
-    one = text_nets.trainer(made, text, WEIGHTS, target=target, **{"level": "O2", **decorated})
-    return one, {"x": array(*shape), "target": array(*shape, seed=5, scale=0.3)}, sums
+    sgd = optimizer.SGD(0.1, multi_precision=True)
+    net = text_nets.trainer(sgd, text, WEIGHTS, target=target, **{"level": "O2", **decorated})
+    return net, {"x": array(*shape), "target": array(*shape, seed=5, scale=0.3)}, sums
 
 
 def summed(one, names):
@@ -123,12 +123,12 @@ def test_sums_of_linear_weights_and_biases_are_in_the_format_asked_for(name, dty
         ({"weight_grad_reduce": "fp32"}, "FLOAT"),
         ({"weight_grad_reduce": "low"}, low),
     ):
-        one, feed, counts = linear(name, dtype=dtype, level=level, **asked)
-        found = [made for made in summed(one, ("w", "b")) if made]
-        assert found == [(expected, expected)] * counts[expected == low]
-        first = one.step(feed)[0].item()
+        net, feed, counts = linear(name, dtype=dtype, level=level, **asked)
+        sums = [type_of_sum for type_of_sum in summed(net, ("w", "b")) if type_of_sum]
+        assert sums == [(expected, expected)] * counts[expected == low]
+        first = net.step(feed)[0].item()
         for _ in range(4):
-            last = one.step(feed)[0].item()
+            last = net.step(feed)[0].item()
         assert last < first
 
 
@@ -149,22 +149,22 @@ def test_other_sums_stay_fp32():
     weights = {key: text_nets.convolution_weights()[key] for key in ("w1", "b1", "w3", "b3")}
     weights["w3"] = array(256, 2, scale=0.2)
     weights["k"] = np.ones((4, 1, 1), np.float32)
-    found = {}
+    sums_of = {}
     for reduce in ("fp32", "low"):
-        made = optimizer.SGD(0.01, multi_precision=True)
+        sgd = optimizer.SGD(0.01, multi_precision=True)
         main, startup = static.Program(), static.Program()
         model = text_nets.parse(text, **weights)
         main = static.from_onnx(model, startup_program=startup, trainable=[*weights])
         with static.program_guard(main, startup):
             loss = text_nets.squared_error(main, main.var("y"), static.data("target", [None, 2]))
-            wrapped = static.amp.decorate(made, level="O2", weight_grad_reduce=reduce)
+            wrapped = static.amp.decorate(sgd, level="O2", weight_grad_reduce=reduce)
             wrapped.minimize(loss, startup)
-        one = nets.Net(main, startup, loss, wrapped).start()
-        found[reduce] = summed(one, ["w3", "b3", "b1", "k"])
-        assert np.isfinite(text_nets.losses(one, text_nets.image_batches(2))).all()
+        net = nets.Net(main, startup, loss, wrapped).start()
+        sums_of[reduce] = summed(net, ["w3", "b3", "b1", "k"])
+        assert np.isfinite(text_nets.losses(net, text_nets.image_batches(2))).all()
     high = ("FLOAT", "FLOAT")
-    assert found["fp32"] == [None, high, high, None]
-    assert found["low"] == [None, ("FLOAT16", "FLOAT16"), high, None]
+    assert sums_of["fp32"] == [None, high, high, None]
+    assert sums_of["low"] == [None, ("FLOAT16", "FLOAT16"), high, None]
 
 
 def test_a_low_sum_can_overflow_where_an_fp32_one_does_not():
@@ -172,7 +172,7 @@ def test_a_low_sum_can_overflow_where_an_fp32_one_does_not():
     text = "(float[n,6] x) => (float[n,6] y) { y = Gemm <beta = 0.0625> (x, w, b) }"
     moved = {}
     for reduce in ("fp32", "low"):
-        made = optimizer.SGD(1.0)
+        sgd = optimizer.SGD(1.0)
         options = {
             "level": "O1",
             "scaler": "torch",
@@ -180,10 +180,10 @@ def test_a_low_sum_can_overflow_where_an_fp32_one_does_not():
             "weight_grad_reduce": reduce,
         }
         zeros = {"w": np.zeros((6, 6), np.float32), "b": np.zeros(6, np.float32)}
-        one = text_nets.trainer(made, text, zeros, target=(None, 6), **options)
+        net = text_nets.trainer(sgd, text, zeros, target=(None, 6), **options)
         # The gradient of the mean square is -2 * target / (6 * 64), which the scale makes -2048 each.
-        one.step({"x": np.zeros((64, 6), np.float32), "target": np.full((64, 6), 0.5, np.float32)})
-        bias = one.scope["b"]
+        net.step({"x": np.zeros((64, 6), np.float32), "target": np.full((64, 6), 0.5, np.float32)})
+        bias = net.scope["b"]
         moved[reduce] = bool(bias.any())
         if reduce == "fp32":
             np.testing.assert_allclose(bias, 0.0625 * 0.5 * 2 / 6, rtol=1e-3)
@@ -191,22 +191,22 @@ def test_a_low_sum_can_overflow_where_an_fp32_one_does_not():
 
 
 def test_fp32_and_low_agree_where_nothing_overflows():
-    found = []
+    results = []
     for reduce in ("fp32", "low"):
-        one, feed, _ = linear("MatMul, bias, stacked", weight_grad_reduce=reduce, init_loss_scaling=128.0)
+        net, feed, _ = linear("MatMul, bias, stacked", weight_grad_reduce=reduce, init_loss_scaling=128.0)
         for _ in range(3):
-            one.step(feed)
-        found.append({name: one.scope[master] for name, master in one.optimizer.master_weights.items()})
-    assert set(found[0]) == {"w", "b"}
-    for name, value in found[0].items():
-        np.testing.assert_allclose(value, found[1][name], atol=1e-3)
+            net.step(feed)
+        results.append({name: net.scope[master] for name, master in net.optimizer.master_weights.items()})
+    assert set(results[0]) == {"w", "b"}
+    for name, value in results[0].items():
+        np.testing.assert_allclose(value, results[1][name], atol=1e-3)
 
 
 def test_low_sums_do_not_outlast_minimize():
     """Another program, decorated for fp32 or not at all, is as it was."""
     linear("MatMul, bias, stacked", weight_grad_reduce="low")
-    one, _, _ = linear("MatMul, bias, stacked")
-    assert summed(one, ("w", "b")) == [None, ("FLOAT", "FLOAT")]
+    net, _, _ = linear("MatMul, bias, stacked")
+    assert summed(net, ("w", "b")) == [None, ("FLOAT", "FLOAT")]
 
 
 def test_a_weight_read_in_a_branch_is_summed_low_too():
@@ -220,7 +220,7 @@ def test_a_weight_read_in_a_branch_is_summed_low_too():
     node.attribute.extend(onnx.helper.make_attribute(name, graph) for name in ("then_branch", "else_branch"))
     for branch, attribute in zip(("a", "b"), node.attribute, strict=True):
         attribute.g.name, attribute.g.output[0].name, attribute.g.node[0].output[0] = branch, f"z{branch}", f"z{branch}"
-    found = {}
+    sums_of = {}
     for reduce in ("fp32", "low"):
         startup = static.Program()
         main = static.from_onnx(onnx.ModelProto.FromString(model.SerializeToString()), startup, trainable=["w"])
@@ -228,11 +228,11 @@ def test_a_weight_read_in_a_branch_is_summed_low_too():
             loss = text_nets.squared_error(main, main.var("y"), static.data("target", [None, 3, 6]))
             wrapped = static.amp.decorate(optimizer.SGD(0.1), level="O2", weight_grad_reduce=reduce)
             wrapped.minimize(loss, startup)
-        one = nets.Net(main, startup, loss, wrapped).start()
-        assert np.isfinite(one.step({"x": array(4, 3, 6), "target": array(4, 3, 6, seed=1)})[0])
+        net = nets.Net(main, startup, loss, wrapped).start()
+        assert np.isfinite(net.step({"x": array(4, 3, 6), "target": array(4, 3, 6, seed=1)})[0])
         inner = [node for node in nets.nodes(main, "ReduceSum", "backward") if node.graph is not main.model.graph]
-        found[reduce] = [nets.makes(node) for node in inner]
-    assert found == {"fp32": [], "low": [["FLOAT16"]] * 2}  # in fp32 the product takes the sum
+        sums_of[reduce] = [nets.makes(node) for node in inner]
+    assert sums_of == {"fp32": [], "low": [["FLOAT16"]] * 2}  # in fp32 the product takes the sum
 
 
 @pytest.mark.parametrize("given", ["bf16sr", "FP32", None, 16])

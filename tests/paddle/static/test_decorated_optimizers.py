@@ -30,12 +30,12 @@ def plain_loss():
 @pytest.mark.parametrize("scaler", SCALERS)
 @pytest.mark.parametrize("made", [lambda: optimizer.SGD(0.1), lambda: optimizer.Adam(0.01)], ids=["SGD", "Adam"])
 def test_an_optimizer_can_be_used_plainly_after_it_was_decorated(made, scaler):
-    one = made()
-    nets.one_layer(one, scaler=scaler, master_weight=False)
-    assert (one.found_inf, one.always_skips, one.inverse_scale) == (None, False, None)
+    decorated = made()
+    nets.one_layer(decorated, scaler=scaler, master_weight=False)
+    assert (decorated.found_inf, decorated.always_skips, decorated.inverse_scale) == (None, False, None)
     main, startup, loss = plain_loss()
     with static.program_guard(main, startup):
-        one.minimize(loss, startup)
+        decorated.minimize(loss, startup)
     scope, executor = static.Scope(), static.Executor(nets.CPU)
     executor.run(startup, scope=scope)
     feed = {"x": np.ones((2, 4), np.float32)}
@@ -44,15 +44,15 @@ def test_an_optimizer_can_be_used_plainly_after_it_was_decorated(made, scaler):
 
 
 def test_an_optimizer_is_its_own_again_after_an_error():
-    one = optimizer.SGD(0.1)
-    wrapped = static.amp.decorate(one, scaler="torch")
+    sgd = optimizer.SGD(0.1)
+    wrapped = static.amp.decorate(sgd, scaler="torch")
     main, startup, loss = plain_loss()
     with static.program_guard(main, startup):
         pairs = wrapped.backward(loss, startup)
         wrapped.apply_gradients(pairs)
         with pytest.raises(InputError, match="updated by this program already"):
             wrapped.apply_gradients(pairs)
-    assert (one.found_inf, one.always_skips, one.inverse_scale) == (None, False, None)
+    assert (sgd.found_inf, sgd.always_skips, sgd.inverse_scale) == (None, False, None)
 
 
 @pytest.mark.parametrize("scaler", SCALERS)
@@ -95,11 +95,11 @@ TAKEN = {
 @pytest.mark.parametrize("scaler", SCALERS)
 @pytest.mark.parametrize("name", TAKEN)
 def test_numbers_at_the_edge_are_taken(name, scaler):
-    given = TAKEN[name]
-    found = static.amp.decorate(optimizer.SGD(0.1), scaler=scaler, **given).options
-    assert found.init_loss_scaling == given["init_loss_scaling"]
-    assert found.rule.incr_every_n_steps == given.get("incr_every_n_steps", 2000)
-    assert (type(found.rule.incr_every_n_steps), type(found.rule.incr_ratio)) == (int, float)
+    settings = TAKEN[name]
+    options = static.amp.decorate(optimizer.SGD(0.1), scaler=scaler, **settings).options
+    assert options.init_loss_scaling == settings["init_loss_scaling"]
+    assert options.rule.incr_every_n_steps == settings.get("incr_every_n_steps", 2000)
+    assert (type(options.rule.incr_every_n_steps), type(options.rule.incr_ratio)) == (int, float)
 
 
 def test_paddle_takes_ratios_that_do_not_move_the_scale():

@@ -73,8 +73,8 @@ def test_convnet_computes_the_same_once_switched_to_inference(opset):
     assert not main.model.graph.outputs
     assert main.var("x").shape == (-1, 3, 8, 8)
     x = W(6, 3, 8, 8)
-    found = executor.run(main.clone(for_test=True), {"x": x}, ["logits"], scope)
-    np.testing.assert_allclose(found[0], support.run(model, {"x": x})["logits"], rtol=1e-5, atol=1e-6)
+    value = executor.run(main.clone(for_test=True), {"x": x}, ["logits"], scope)
+    np.testing.assert_allclose(value[0], support.run(model, {"x": x})["logits"], rtol=1e-5, atol=1e-6)
 
 
 def test_training_updates_statistics_and_draws_anew_with_every_run():
@@ -94,9 +94,9 @@ def test_an_attached_loss_has_gradients_for_every_parameter():
     loss = main.var(str(builder.mean(builder.mul(logits, logits), keepdims=False).name))
     pairs = append_backward(loss)
     assert {parameter.name for parameter, _ in pairs} == kinds(main, "parameter")
-    found = executor.run(main, {"x": W(6, 3, 8, 8)}, [gradient for _, gradient in pairs], scope)
-    assert all(np.isfinite(gradient).all() for gradient in found)
-    by_name = {parameter.name: gradient for (parameter, _), gradient in zip(pairs, found, strict=True)}
+    slopes = executor.run(main, {"x": W(6, 3, 8, 8)}, [gradient for _, gradient in pairs], scope)
+    assert all(np.isfinite(gradient).all() for gradient in slopes)
+    by_name = {parameter.name: gradient for (parameter, _), gradient in zip(pairs, slopes, strict=True)}
     assert np.abs(by_name["fc_w"]).max() > 0
 
 
@@ -133,8 +133,8 @@ def test_slots(case):
     main, _, scope, executor = build(model)
     assert kinds(main, "parameter") == expected
     x = W(2, 4)
-    found = executor.run(main, {"x": x}, ["y"], scope)[0]
-    np.testing.assert_allclose(found, support.run(model, {"x": x})["y"], rtol=1e-5)
+    value = executor.run(main, {"x": x}, ["y"], scope)[0]
+    np.testing.assert_allclose(value, support.run(model, {"x": x})["y"], rtol=1e-5)
 
 
 def test_embedding_tables_are_parameters_and_shared_scalars_are_not():
@@ -151,8 +151,8 @@ def test_embedding_tables_are_parameters_and_shared_scalars_are_not():
     )
     main, _, scope, executor = build(model)
     assert set(main.persistables) == {"table"}
-    found = executor.run(main, {"ids": np.array([3, 1])}, ["y"], scope)[0]
-    np.testing.assert_array_equal(found, scope["table"][[3, 1]])
+    value = executor.run(main, {"ids": np.array([3, 1])}, ["y"], scope)[0]
+    np.testing.assert_array_equal(value, scope["table"][[3, 1]])
 
 
 def test_weights_inside_a_branch_are_parameters_of_the_program():
@@ -170,8 +170,8 @@ def test_weights_inside_a_branch_are_parameters_of_the_program():
     assert set(main.persistables) == {"inner", "outer"}
     x = W(2, 4)
     for chosen in (True, False):
-        found = executor.run(main, {"x": x, "c": np.array(chosen)}, ["y"], scope)[0]
-        np.testing.assert_allclose(found, x @ scope["inner" if chosen else "outer"], rtol=1e-5)
+        value = executor.run(main, {"x": x, "c": np.array(chosen)}, ["y"], scope)[0]
+        np.testing.assert_allclose(value, x @ scope["inner" if chosen else "outer"], rtol=1e-5)
 
 
 def test_batch_norms_that_share_statistics_get_their_own():
@@ -187,8 +187,8 @@ def test_batch_norms_that_share_statistics_get_their_own():
     assert len(kinds(main, "statistic")) == 4
     assert kinds(main, "parameter") == {"one", "zero"}
     x = W(5, 3)
-    found = executor.run(main.clone(for_test=True), {"x": x}, ["y"], scope)[0]
-    np.testing.assert_allclose(found, support.run(model, {"x": x})["y"], rtol=1e-5)
+    value = executor.run(main.clone(for_test=True), {"x": x}, ["y"], scope)[0]
+    np.testing.assert_allclose(value, support.run(model, {"x": x})["y"], rtol=1e-5)
     executor.run(main, {"x": x}, ["y"], scope)
     np.testing.assert_array_equal(scope["zero"], np.zeros(3, np.float32))
 

@@ -41,8 +41,8 @@ def test_a_trained_network_is_saved_as_it_predicts(level, policy, tmp_path):
     assert [name for name, *_ in support.casts(saved)][:1] == ["x"]
     assert operators.count("Cast") <= 2
     assert {value.dtype.name for value in saved.model.graph.initializers.values()} == {"FLOAT16"}
-    (found,) = amp.Session(saved, amp.CPUPlace()).run({"x": feed["x"]})
-    np.testing.assert_allclose(found.astype(np.float32), expected.astype(np.float32), atol=5e-3)
+    (predicted,) = amp.Session(saved, amp.CPUPlace()).run({"x": feed["x"]})
+    np.testing.assert_allclose(predicted.astype(np.float32), expected.astype(np.float32), atol=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_casts_of_weights_are_done_in_the_file(body, baked, initializers):
     program = amp.load(model).clone()
     propagate_types(program.model)
     assert BakeCasts()(program.model).count == baked
-    found = {name: value.dtype.name for name, value in program.model.graph.initializers.items()}
-    assert found == initializers
+    dtypes = {name: value.dtype.name for name, value in program.model.graph.initializers.items()}
+    assert dtypes == initializers
     feed = {"x": array(4, 4).astype(np.float16)}
-    found, expected = (support.run_emulated(p, feed)["y"] for p in (program, amp.load(model)))
-    np.testing.assert_array_equal(found, expected)
+    dtypes, expected = (support.run_emulated(p, feed)["y"] for p in (program, amp.load(model)))
+    np.testing.assert_array_equal(dtypes, expected)
 
 
 def saved(tmp_path, graph, feed, dtype="float16", **weights):
@@ -92,18 +92,18 @@ def test_a_normalization_that_low_weights_cannot_bear_is_not_folded(tmp_path):
     statistics = {"s": np.ones(2, np.float32), "b": np.zeros(2, np.float32), "m": np.zeros(2, np.float32)}
     tiny = np.full(2, 1e-7, np.float32)
     feed = {"x": np.full((1, 2, 4, 4), 1e-6, np.float32)}
-    expected, found, _ = saved(tmp_path, graph, feed, w=np.full((2, 2, 1, 1), 300, np.float32), v=tiny, **statistics)
+    expected, result, _ = saved(tmp_path, graph, feed, w=np.full((2, 2, 1, 1), 300, np.float32), v=tiny, **statistics)
     assert np.isfinite(expected).all()
-    np.testing.assert_allclose(found, expected, rtol=2e-2)
+    np.testing.assert_allclose(result, expected, rtol=2e-2)
 
 
 @pytest.mark.parametrize("weight", [7e4, 1e-9])
 def test_a_weight_is_stored_as_its_cast_makes_it_or_not_at_all(weight, tmp_path):
     graph = "(float[1,1] x) => (float[1,1] y) { y = MatMul (x, w) }"
-    expected, found, _ = saved(
+    expected, result, _ = saved(
         tmp_path, graph, {"x": np.ones((1, 1), np.float32)}, w=np.full((1, 1), weight, np.float32)
     )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def test_a_weight_is_stored_as_its_cast_makes_it_or_not_at_all(weight, tmp_path)
 )
 def test_a_weight_is_stored_once_and_low(body, tmp_path):
     graph = f"(float[4,4] x) => (float[4,4] y) {{ {body} }}"
-    expected, found, program = saved(tmp_path, graph, {"x": array(4, 4)}, w=array(4, 4, seed=1))
+    expected, result, program = saved(tmp_path, graph, {"x": array(4, 4)}, w=array(4, 4, seed=1))
     assert [v.dtype.name for v in program.model.graph.initializers.values()] == ["FLOAT16"]
-    np.testing.assert_allclose(found, expected, atol=5e-3)
+    np.testing.assert_allclose(result, expected, atol=5e-3)

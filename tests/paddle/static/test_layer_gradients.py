@@ -85,27 +85,27 @@ LAYERS = {
 @pytest.mark.usefixtures("fresh_programs")
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_has_torchs_values_and_gradients(name):
-    ours, theirs, given = LAYERS[name]
+    ours, theirs, shapes = LAYERS[name]
     random = np.random.default_rng(5)
-    arrays = [x if isinstance(x, np.ndarray) else random.normal(size=x).astype(np.float32) for x in given]
+    arrays = [x if isinstance(x, np.ndarray) else random.normal(size=x).astype(np.float32) for x in shapes]
     inputs = [static.data(f"x{n}", x.shape, x.dtype.name) for n, x in enumerate(arrays)]
     floats = [x for x in inputs if x.dtype == "float32"]
     for x in floats:
         x.stop_gradient = False
-    made = ours(*inputs)
+    result = ours(*inputs)
     parameters = [p for p in static.default_main_program().all_parameters() if p.trainable]
-    found = static.gradients([paddle.sum(made * made)], [*floats, *parameters])
+    all_slopes = static.gradients([paddle.sum(result * result)], [*floats, *parameters])
     executor = static.Executor(paddle.CPUPlace())
     executor.run(static.default_startup_program())
     scope = static.global_scope()
     for parameter in parameters:  # scales and biases are not left at 1 and 0
         value = np.asarray(scope[parameter.name])
         scope[parameter.name] = (value + 0.1 * random.normal(size=value.shape)).astype(np.float32)
-    kept = [np.array(scope[parameter.name]) for parameter in parameters]
+    values = [np.array(scope[parameter.name]) for parameter in parameters]
     feeds = {x.name: array for x, array in zip(inputs, arrays, strict=True)}
-    value, *slopes = executor.run(feed=feeds, fetch_list=[made, *found])
+    value, *slopes = executor.run(feed=feeds, fetch_list=[result, *all_slopes])
 
-    tensors = [torch.tensor(x, requires_grad=x.dtype.kind == "f") for x in (*arrays, *kept)]
+    tensors = [torch.tensor(x, requires_grad=x.dtype.kind == "f") for x in (*arrays, *values)]
     wanted = theirs(*tensors)
     np.testing.assert_allclose(value, wanted.detach().numpy(), rtol=1e-4, atol=1e-4)
     (wanted * wanted).sum().backward()

@@ -78,6 +78,6 @@ def test_a_state_that_grows_cannot_be_trained_through_and_can_be_predicted():
     main, before, loss, run = trained(looping(True, ["m", 4]))
     with pytest.raises(MisfitError, match=r"Loop 'turning'.* changes its shape, while the backward pass stacks it"):
         run(main, [loss])
-    found = run(main.clone(for_test=True), ["y"])[0]
-    assert found.shape == (16, 4)
-    np.testing.assert_array_equal(found, run(before, ["y"])[0])
+    result = run(main.clone(for_test=True), ["y"])[0]
+    assert result.shape == (16, 4)
+    np.testing.assert_array_equal(result, run(before, ["y"])[0])

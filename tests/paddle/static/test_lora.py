@@ -118,9 +118,9 @@ def test_adapters_are_saved_apart_and_come_back(tmp_path, level):
     tuned = Tuning(level=level, steps=5)
     with static.scope_guard(tuned.scope):
         static.save_lora(tuned.main, tmp_path / "adapters")
-    found = static.load_program_state(tmp_path / "adapters")
-    assert sorted(found) == sorted(adapter.name for adapter in tuned.adapters)
-    assert {array.dtype.name for array in found.values()} == {"float32"}
+    state = static.load_program_state(tmp_path / "adapters")
+    assert sorted(state) == sorted(adapter.name for adapter in tuned.adapters)
+    assert {array.dtype.name for array in state.values()} == {"float32"}
     again = Tuning(level=level, steps=0)
     static.load_lora(again.main, tmp_path / "adapters", again.scope)
     for adapter in tuned.adapters:
@@ -191,8 +191,8 @@ def test_a_merged_program_computes_the_same_without_pairs(kind, alpha, tmp_path)
         merged = static.merge_lora(main)
         assert not [name for name in merged.vars if "lora" in name]
         for program in (merged, main):  # the pair of `main` adds nothing from now on
-            [found] = exe.run(program, {"x": IMAGES}, [y.name])
-            np.testing.assert_allclose(found, tuned, rtol=1e-4, atol=1e-4 * np.abs(tuned).max())
+            [value] = exe.run(program, {"x": IMAGES}, [y.name])
+            np.testing.assert_allclose(value, tuned, rtol=1e-4, atol=1e-4 * np.abs(tuned).max())
         static.save_inference_model(
             str(tmp_path / "merged"), [merged.var("x")], [merged.var(y.name)], exe, program=merged
         )
@@ -212,11 +212,11 @@ def test_merged_after_training(level):
     expected = tuned.outputs()
     with static.scope_guard(tuned.scope):
         merged = static.merge_lora(tuned.main)
-        [found] = tuned.exe.run(merged, {"x": X, "labels": LABELS}, ["y"])
+        [predicted] = tuned.exe.run(merged, {"x": X, "labels": LABELS}, ["y"])
         [again] = tuned.exe.run(tuned.inference, {"x": X}, ["y"])
     assert not np.any(tuned.scope["up.lora_B"])
     tolerance = 1e-5 if level == "O0" else 1e-2
-    for value in (found, again):
+    for value in (predicted, again):
         np.testing.assert_allclose(np.asarray(value, np.float32), expected, rtol=tolerance, atol=tolerance)
 
 

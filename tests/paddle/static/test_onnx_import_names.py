@@ -55,14 +55,14 @@ def test_what_exporters_call_parameters_is_trained(folder, request, caplog):
     trained, fixed = 0, 0
     for path in sorted(pathlib.Path(corpus, folder).glob("*.onnx")):
         main = imported(path)
-        found = {parameter.name for parameter in main.all_parameters()}
-        given = {str(value.name) for value, tensor in float_constants(load(str(path)).model) if len(tensor.shape)}
-        called = {name for name in given if formulas and re.search(formulas, name)}
-        assert not called & found, path.name
+        names_trained = {parameter.name for parameter in main.all_parameters()}
+        constants = {str(value.name) for value, tensor in float_constants(load(str(path)).model) if len(tensor.shape)}
+        called = {name for name in constants if formulas and re.search(formulas, name)}
+        assert not called & names_trained, path.name
         fixed += len(called)
-        wanted = {name for name in given if parameters and re.search(parameters, name)} - called
-        wanted -= {name for name in given if re.search(STATISTIC, name)}
-        assert not wanted - found, path.name
+        wanted = {name for name in constants if parameters and re.search(parameters, name)} - called
+        wanted -= {name for name in constants if re.search(STATISTIC, name)}
+        assert not wanted - names_trained, path.name
         trained += len(wanted)
     assert trained >= least_trained
     assert fixed >= least_fixed

@@ -57,8 +57,8 @@ def test_promotion_at_o1_adds_the_bias_of_a_convolution_in_float32(promote, expe
     exe = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.scope_guard(paddle.static.Scope()):
         exe.run(startup)
-        (found,) = exe.run(main, feed={"x": np.zeros([1, 1, 4, 4], np.float32)}, fetch_list=[out])
-        np.testing.assert_array_equal(np.asarray(found, np.float32), np.full([1, 2, 2, 2], expected, np.float32))
+        (names,) = exe.run(main, feed={"x": np.zeros([1, 1, 4, 4], np.float32)}, fetch_list=[out])
+        np.testing.assert_array_equal(np.asarray(names, np.float32), np.full([1, 2, 2, 2], expected, np.float32))
         trained = np.asarray(paddle.static.global_scope().find_var("bias").get_tensor())
     np.testing.assert_allclose(trained, np.full(2, 1 + 2**-12 - 0.25), rtol=1e-6)
 
@@ -115,14 +115,14 @@ MOVES = (
 @pytest.mark.parametrize(("white", "black", "moved"), MOVES)
 def test_lists_equal_paddles_with_what_the_user_moved(white, black, moved):
     lists = amp.AutoMixedPrecisionLists(set(white), set(black))
-    for name, found, expected in zip(
+    for name, names, expected in zip(
         ("white", "black", "gray"), (lists.white_list, lists.black_list, lists.gray_list), defaults(), strict=True
     ):
-        assert (found == expected) == (name not in moved)
+        assert (names == expected) == (name not in moved)
         if move := moved.get(name):
             (expected.add if move[0] == "+" else expected.remove)(move[1:])
-        assert found == expected
-        assert (found != expected) is False
+        assert names == expected
+        assert (names != expected) is False
 
 
 def test_lists_answer_to_paddles_names():
@@ -173,9 +173,9 @@ def test_bf16_rewrites_by_lists_and_as_a_whole():
         assert (stats["elementwise_add"].bf16_calls, stats["elementwise_mul"].fp32_calls) == (1, 1)
         fed = np.full([3, 3], 3.2, np.float32)
         exe = paddle.static.Executor(paddle.CPUPlace())
-        found = exe.run(program, feed={"t": fed}, fetch_list=[inside, outside])
-        np.testing.assert_allclose(np.asarray(found[0], np.float32), 2 * fed, rtol=1e-2)
-        np.testing.assert_allclose(np.asarray(found[1], np.float32), 2 * fed * fed, rtol=1e-2)
+        names = exe.run(program, feed={"t": fed}, fetch_list=[inside, outside])
+        np.testing.assert_allclose(np.asarray(names[0], np.float32), 2 * fed, rtol=1e-2)
+        np.testing.assert_allclose(np.asarray(names[1], np.float32), 2 * fed * fed, rtol=1e-2)
 
 
 def test_bits_of_bfloat16():

@@ -135,16 +135,16 @@ def test_every_form_that_paddle_gives_an_array(tmp_path):
     content["cut@@.0"], content["cut@@.1"] = array.reshape(-1)[:4], array.reshape(-1)[4:]
     path = tmp_path / "p.pdparams"
     path.write_bytes(pickle.dumps(content, protocol=2))
-    found = read_pickled(path)
-    assert set(found) == {"plain", "lod", "linear_0.w_0", "low", "big", "number", "flags", "cut"}
+    unpickled = read_pickled(path)
+    assert set(unpickled) == {"plain", "lod", "linear_0.w_0", "low", "big", "number", "flags", "cut"}
     for name in ("plain", "lod", "linear_0.w_0", "big", "cut"):
-        np.testing.assert_array_equal(found[name], array)
-        assert found[name].dtype == np.float32
-    assert found["low"].dtype == ml_dtypes.bfloat16
-    np.testing.assert_array_equal(found["low"].astype(np.float32), array)
-    assert found["number"] == 2.5
-    found["weight"] = found.pop("linear_0.w_0")  # in the words of the Layer
-    assert same(found, paddle.load(path))
+        np.testing.assert_array_equal(unpickled[name], array)
+        assert unpickled[name].dtype == np.float32
+    assert unpickled["low"].dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(unpickled["low"].astype(np.float32), array)
+    assert unpickled["number"] == 2.5
+    unpickled["weight"] = unpickled.pop("linear_0.w_0")  # in the words of the Layer
+    assert same(unpickled, paddle.load(path))
 
 
 class Call:
@@ -243,11 +243,11 @@ def test_state_dictionaries_of_variables(tmp_path):
     net = Net()
     with static.scope_guard(net.scope):
         paddle.save({v.name: v for v in net.main.all_parameters()}, tmp_path / "d.pdparams")
-    found = paddle.load(tmp_path / "d.pdparams")
-    assert same(found, {name: net.scope[name] for name in ("fc_0.w_0", "fc_0.b_0")})
+    state = paddle.load(tmp_path / "d.pdparams")
+    assert same(state, {name: net.scope[name] for name in ("fc_0.w_0", "fc_0.b_0")})
     other = Net()
     other.step()
-    static.set_program_state(other.main, found, other.scope)
+    static.set_program_state(other.main, state, other.scope)
     assert np.array_equal(other.scope["fc_0.w_0"], net.scope["fc_0.w_0"])
 
 

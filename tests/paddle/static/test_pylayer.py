@@ -19,30 +19,30 @@ def run(feed, *fetch):
 
 
 def given(name="x", stop=False):
-    made = static.data(name, [None, 3])
-    made.stop_gradient = stop
-    return made
+    inputs = static.data(name, [None, 3])
+    inputs.stop_gradient = stop
+    return inputs
 
 
 def test_paddles_example():
     x = given()
-    made = static.nn.static_pylayer(paddle.exp, [x], lambda dy: 2 * paddle.exp(dy))
-    [slope] = static.gradients([made], x)
-    value, found = run({"x": X}, made, slope)
+    result = static.nn.static_pylayer(paddle.exp, [x], lambda dy: 2 * paddle.exp(dy))
+    [slope] = static.gradients([result], x)
+    value, slope_values = run({"x": X}, result, slope)
     np.testing.assert_allclose(value, np.exp(X), rtol=1e-6)
-    np.testing.assert_allclose(found, np.full_like(X, 2 * np.e), rtol=1e-6)
+    np.testing.assert_allclose(slope_values, np.full_like(X, 2 * np.e), rtol=1e-6)
 
 
 def test_several_inputs_and_results_between_other_operators():
     x, y = given(), given("y")
-    made = static.nn.static_pylayer(lambda a, b: (a * b, a + b), [x * 2, y], lambda da, db: [da * 10 + db, None])
-    total = (made[0] * 3 + made[1] * x).sum() + x.sum()
+    result = static.nn.static_pylayer(lambda a, b: (a * b, a + b), [x * 2, y], lambda da, db: [da * 10 + db, None])
+    total = (result[0] * 3 + result[1] * x).sum() + x.sum()
     slopes = static.gradients([total], [x, y])
     assert slopes[1] is None
-    value, found = run({"x": X, "y": X + 1}, total, slopes[0])
+    value, slope_values = run({"x": X, "y": X + 1}, total, slopes[0])
     a, b = 2 * X, X + 1
     np.testing.assert_allclose(value, (3 * a * b + (a + b) * X).sum() + X.sum(), rtol=1e-6)
-    np.testing.assert_allclose(found, 2 * (30 + X) + (a + b) + 1, rtol=1e-6)
+    np.testing.assert_allclose(slope_values, 2 * (30 + X) + (a + b) + 1, rtol=1e-6)
 
 
 def test_one_layer_behind_another():
@@ -50,8 +50,8 @@ def test_one_layer_behind_another():
     inner = static.nn.static_pylayer(lambda a: a * 0 + 1, [x], lambda da: da * 5)
     outer = static.nn.static_pylayer(lambda a, b: a + b, [inner, x], lambda d: (d * 2, d * 7))
     [slope] = static.gradients([(outer * outer).sum()], [x])
-    [found] = run({"x": X}, slope)
-    np.testing.assert_allclose(found, (2 * 5 + 7) * 2 * (1 + X), rtol=1e-6)
+    [slope_values] = run({"x": X}, slope)
+    np.testing.assert_allclose(slope_values, (2 * 5 + 7) * 2 * (1 + X), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("level", "dtype"), [(None, None), ("O1", "float16"), ("O2", "float16"), ("O2", "bfloat16")])
@@ -80,8 +80,8 @@ def test_training_passes_through_it_at_every_level(level, dtype):
 
 
 def test_without_a_backward_function():
-    made = static.nn.static_pylayer(lambda a: [a + 1], [given(stop=True)])
-    np.testing.assert_array_equal(run({"x": X}, made[0])[0], X + 1)
+    result = static.nn.static_pylayer(lambda a: [a + 1], [given(stop=True)])
+    np.testing.assert_array_equal(run({"x": X}, result[0])[0], X + 1)
     assert static.nn.static_pylayer(lambda a: None, [given("y", stop=True)]) is None
     with pytest.raises(InputError, match="without backward_fn: set stop_gradient of z to True"):
         static.nn.static_pylayer(paddle.exp, [given("z")])
@@ -89,6 +89,6 @@ def test_without_a_backward_function():
 
 def test_a_backward_function_returns_a_gradient_for_each_input():
     x = given()
-    made = static.nn.static_pylayer(lambda a, b: a + b, [x, x * 2], lambda dy: dy)
+    result = static.nn.static_pylayer(lambda a, b: a + b, [x, x * 2], lambda dy: dy)
     with pytest.raises(InputError, match="returns 1 gradients for 2 inputs"):
-        static.gradients([made], [x])
+        static.gradients([result], [x])

@@ -119,14 +119,14 @@ def reset(scope):
 @pytest.mark.parametrize("form", FORMS)
 def test_the_gradient_drops_what_the_forward_pass_drops(form, level):
     main, y, scope, executor = build(form, *level)
-    kept = []
+    dropped = []
     for on in (True, False, True):
         reset(scope)
         (passed,) = executor.run(main, feed(on), [y], scope=scope)
         np.testing.assert_allclose(1 - np.array(scope["b"], np.float32), np.array(passed, np.float32), rtol=2e-2)
-        kept.append(np.array(passed, np.float32) != 0)
-    assert not kept[0].all()
-    assert not np.array_equal(kept[0], kept[2]), "each step draws anew"
+        dropped.append(np.array(passed, np.float32) != 0)
+    assert not dropped[0].all()
+    assert not np.array_equal(dropped[0], dropped[2]), "each step draws anew"
 
 
 def test_each_turn_draws_anew():
@@ -163,9 +163,9 @@ def test_a_saved_step_drops_the_same(form, tmp_path):
     main, y, scope, executor = build(form)
     static.save_training_program(main, tmp_path / "step", fetch_list=[y], scope=scope)
     session = onnxruntime.InferenceSession(str(tmp_path / "step.onnx"), providers=["CPUExecutionProvider"])
-    given = {**load_file(tmp_path / "step.state.safetensors"), **feed()}
+    feeds = {**load_file(tmp_path / "step.state.safetensors"), **feed()}
     names = {value.name for value in session.get_inputs()}
-    results = session.run(None, {name: value for name, value in given.items() if name in names})
+    results = session.run(None, {name: value for name, value in feeds.items() if name in names})
     (passed,) = executor.run(main, feed(), [y], scope=scope)
     assert any(np.array_equal(each, passed) for each in results)
     assert any(np.array_equal(each, np.array(scope["b"])) for each in results)

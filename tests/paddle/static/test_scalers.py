@@ -24,10 +24,10 @@ OPTIMIZERS = {
 }
 
 
-def net(scaler="torch", made=None, **decorated):
+def net(scaler="torch", inner=None, **decorated):
     """A `OneLayer` at O2 whose float16 product overflows on BAD."""
-    made = optimizer.SGD(0.01, multi_precision=True) if made is None else made
-    return nets.one_layer(made, **{"level": "O2", "init_loss_scaling": 64.0, "scaler": scaler, **decorated})
+    inner = optimizer.SGD(0.01, multi_precision=True) if inner is None else inner
+    return nets.one_layer(inner, **{"level": "O2", "init_loss_scaling": 64.0, "scaler": scaler, **decorated})
 
 
 def high_loss(scaler, **decorated):
@@ -74,9 +74,9 @@ DEFAULTS = {
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_what_a_system_starts_from_and_what_a_caller_changes(name):
     keywords, first, (interval, bad, growth, backoff, floor, ceiling, skips, delayed) = DEFAULTS[name]
-    found = decorated(**keywords)
-    rule = found.rule
-    assert found.init_loss_scaling == first
+    optimizer_state = decorated(**keywords)
+    rule = optimizer_state.rule
+    assert optimizer_state.init_loss_scaling == first
     assert (rule.incr_every_n_steps, rule.decr_every_n_nan_or_inf) == (interval, bad)
     assert (rule.incr_ratio, rule.decr_ratio, rule.floor, rule.ceiling) == (growth, backoff, floor, ceiling)
     assert (rule.skips_all, rule.delayed, rule.counts_bad_steps) == (skips, delayed, not skips)
@@ -102,10 +102,10 @@ def test_what_a_scaler_cannot_do_is_refused(name):
 
 @pytest.mark.parametrize("scaler", ["paddle", "torch", "mxnet"])
 def test_bfloat16_is_not_scaled_unless_asked_for(scaler):
-    found = decorated(scaler=scaler, dtype="bfloat16")
-    assert (found.dynamic, found.init_loss_scaling) == (False, 1.0)
-    found = decorated(scaler=scaler, dtype="bfloat16", init_loss_scaling=8.0)
-    assert (found.dynamic, found.init_loss_scaling) == (False, 8.0)
+    wrapped = decorated(scaler=scaler, dtype="bfloat16")
+    assert (wrapped.dynamic, wrapped.init_loss_scaling) == (False, 1.0)
+    wrapped = decorated(scaler=scaler, dtype="bfloat16", init_loss_scaling=8.0)
+    assert (wrapped.dynamic, wrapped.init_loss_scaling) == (False, 8.0)
 
 
 # ---- the scale moves ----
@@ -113,13 +113,13 @@ def test_bfloat16_is_not_scaled_unless_asked_for(scaler):
 
 def test_growth_backoff_and_tracker():
     """Growth 2, backoff .25, interval 2, scale 4: 4, 8, then 2; tracker 1, 0, 0."""
-    one = net(init_loss_scaling=4.0, incr_ratio=2.0, decr_ratio=0.25, incr_every_n_steps=2)
-    found = []
+    trainer = net(init_loss_scaling=4.0, incr_ratio=2.0, decr_ratio=0.25, incr_every_n_steps=2)
+    rows = []
     for x in (GOOD, GOOD, BAD):
-        one.run(x)
-        state = one.optimizer.state_dict(one.scope)
-        found.append((state["scale"], state["_growth_tracker"]))
-    assert found == [(4.0, 1), (8.0, 0), (2.0, 0)]
+        trainer.run(x)
+        state = trainer.optimizer.state_dict(trainer.scope)
+        rows.append((state["scale"], state["_growth_tracker"]))
+    assert rows == [(4.0, 1), (8.0, 0), (2.0, 0)]
 
 
 SEQUENCES = {
@@ -139,11 +139,11 @@ SEQUENCES = {
 def test_the_scale_moves_with_real_overflow(name):
     """In a program whose float16 products overflow."""
     scaler, keywords, steps, expected = SEQUENCES[name]
-    one, found = net(scaler, **keywords), []
+    trainer, scales = net(scaler, **keywords), []
     for step in steps:
-        one.run(BAD if step == "x" else GOOD)
-        found.append(one.scope[one.scale_name].item())
-    assert found == expected
+        trainer.run(BAD if step == "x" else GOOD)
+        scales.append(trainer.scope[trainer.scale_name].item())
+    assert scales == expected
 
 
 def upstream_mxnet(steps, scale, interval):
@@ -164,32 +164,32 @@ def upstream_mxnet(steps, scale, interval):
 def test_mxnet_is_what_its_loss_scaler_does_up_to_its_ceiling(first):
     """`unskipped` and the two scales, step by step."""
     steps = "......x..x.xx......."
-    one = high_loss("mxnet", init_loss_scaling=first, incr_every_n_steps=2)
-    found = []
+    trainer = high_loss("mxnet", init_loss_scaling=first, incr_every_n_steps=2)
+    rows = []
     for step in steps:
-        one.run(BAD if step == "x" else GOOD, factor=2.0**-20)
-        found.append(one.scope[one.scale_name].item())
-    assert found == list(upstream_mxnet(steps, first, 2))
-    assert max(found) == min(2.0**24, first * 8)
+        trainer.run(BAD if step == "x" else GOOD, factor=2.0**-20)
+        rows.append(trainer.scope[trainer.scale_name].item())
+    assert rows == list(upstream_mxnet(steps, first, 2))
+    assert max(rows) == min(2.0**24, first * 8)
 
 
 def test_torch_keeps_a_scale_that_would_grow_to_infinity():
     """Growth is kept only if it is finite, and the tracker starts anew."""
-    one = high_loss("torch", init_loss_scaling=2.0**127, incr_every_n_steps=1)
-    one.run(GOOD, factor=0.0)
-    state = one.optimizer.state_dict(one.scope)
+    trainer = high_loss("torch", init_loss_scaling=2.0**127, incr_every_n_steps=1)
+    trainer.run(GOOD, factor=0.0)
+    state = trainer.optimizer.state_dict(trainer.scope)
     assert (state["scale"], state["_growth_tracker"]) == (2.0**127, 0)
 
 
 def test_gradients_are_divided_by_the_scale_that_multiplied_them():
     """MXNet's pending scale must not unscale the step that it was not used in."""
-    found = []
+    rows = []
     for scaler in ("mxnet", "torch"):
-        one = net(scaler, made=optimizer.SGD(0.125, multi_precision=True), incr_every_n_steps=1)
+        trainer = net(scaler, inner=optimizer.SGD(0.125, multi_precision=True), incr_every_n_steps=1)
         for _ in range(4):
-            one.run(GOOD)
-        found.append(one.scope[one.master])
-    np.testing.assert_array_equal(*found)
+            trainer.run(GOOD)
+        rows.append(trainer.scope[trainer.master])
+    np.testing.assert_array_equal(*rows)
 
 
 # ---- a bad step is skipped ----
@@ -201,48 +201,48 @@ def test_gradients_are_divided_by_the_scale_that_multiplied_them():
 def test_every_optimizer_skips_a_step_that_overflows(name, masters, scaler):
     """Parameters, masters, velocity, moments, powers of beta, weight decay: nothing moves."""
     keywords = {} if masters else {"master_weight": False}
-    one = net(scaler, made=OPTIMIZERS[name](multi_precision=masters), **keywords)
-    one.run(GOOD)
-    before = one.state()
-    one.run(BAD)
-    after = one.state()
+    trainer = net(scaler, inner=OPTIMIZERS[name](multi_precision=masters), **keywords)
+    trainer.run(GOOD)
+    before = trainer.state()
+    trainer.run(BAD)
+    after = trainer.state()
     moved = {key for key in before if not np.array_equal(before[key], after[key])}
     scaling = {key for key in before if "loss_scaling" in key or "num_good_steps" in key}
     assert moved
     assert moved <= scaling
-    one.run(GOOD)
-    one.run(GOOD)
-    assert not np.array_equal(one.state()["w"], after["w"]), "training does not go on"
+    trainer.run(GOOD)
+    trainer.run(GOOD)
+    assert not np.array_equal(trainer.state()["w"], after["w"]), "training does not go on"
 
 
 def test_a_skipped_step_counts_for_no_schedule():
     schedule = optimizer.lr.ExponentialDecay(learning_rate=0.01, gamma=0.5, steps_per_epoch=1)
-    one = net(made=optimizer.SGD(schedule, multi_precision=True))
-    one.run(GOOD)
-    [counter] = [name for name in one.state() if "lr_step" in name]
-    before = one.scope[counter]
-    one.run(BAD)
-    assert one.scope[counter] == before
-    one.run(GOOD)
-    assert one.scope[counter] == before + 1
+    trainer = net(inner=optimizer.SGD(schedule, multi_precision=True))
+    trainer.run(GOOD)
+    [counter] = [name for name in trainer.state() if "lr_step" in name]
+    before = trainer.scope[counter]
+    trainer.run(BAD)
+    assert trainer.scope[counter] == before
+    trainer.run(GOOD)
+    assert trainer.scope[counter] == before + 1
 
 
 def test_an_optimizer_decorated_again_for_paddle_takes_bad_steps_again():
     """The skip belongs to the scaler, not to the optimizer."""
     sgd = optimizer.SGD(0.125, weight_decay=0.5, multi_precision=True)
-    net(made=sgd)
-    one = net("paddle", made=sgd)
-    before = one.scope[one.master]
-    one.run(BAD)
-    np.testing.assert_allclose(one.scope[one.master], before * (1 - 0.125 * 0.5), rtol=1e-6)
+    net(inner=sgd)
+    trainer = net("paddle", inner=sgd)
+    before = trainer.scope[trainer.master]
+    trainer.run(BAD)
+    np.testing.assert_allclose(trainer.scope[trainer.master], before * (1 - 0.125 * 0.5), rtol=1e-6)
 
 
 @pytest.mark.parametrize("scaler", ["torch", "mxnet"])
 def test_the_program_has_no_if_and_no_counter_that_nobody_reads(scaler):
-    one = net(scaler)
-    assert not nets.nodes(one.main, "If")
-    assert not [name for name in one.main.persistables if "num_bad_steps" in name]
-    assert ("next_loss_scaling_0" in one.main.persistables) == (scaler == "mxnet")
+    trainer = net(scaler)
+    assert not nets.nodes(trainer.main, "If")
+    assert not [name for name in trainer.main.persistables if "num_bad_steps" in name]
+    assert ("next_loss_scaling_0" in trainer.main.persistables) == (scaler == "mxnet")
 
 
 # ---- the check ----
@@ -255,9 +255,9 @@ def check(arrays, scale):
         fed = {f"g{i}": a for i, a in enumerate(arrays)}
         grads = [static.data(name, list(a.shape), a.dtype.name).value for name, a in fed.items()]
         builder = main.builder()
-        found, inverse = check_finite(builder, grads, builder.constant(np.float32(scale)))
+        is_bad, inverse = check_finite(builder, grads, builder.constant(np.float32(scale)))
         unscaled = [unscale(builder, grad, inverse) for grad in grads]
-    *results, flag = static.Executor(nets.CPU).run(main, feed=fed, fetch_list=[v.name for v in (*unscaled, found)])
+    *results, flag = static.Executor(nets.CPU).run(main, feed=fed, fetch_list=[v.name for v in (*unscaled, is_bad)])
     return results, bool(flag)
 
 
@@ -326,8 +326,8 @@ def test_the_state_goes_through_a_pickle_and_the_run_goes_on_from_it(scaler, mor
         assert all(type(value) in (int, float) for value in state.values())
     for at, state in enumerate(states):
         other = net(scaler, **options)
-        kept = pickle.loads(pickle.dumps(state))
-        other.optimizer.load_state_dict(kept, other.scope)
+        unpickled = pickle.loads(pickle.dumps(state))
+        other.optimizer.load_state_dict(unpickled, other.scope)
         assert other.optimizer.state_dict(other.scope) == state
         for x, expected in zip(steps[at:], itertools.islice([*states[1:], None], at, None), strict=True):
             other.run(x)
@@ -344,21 +344,21 @@ def test_three_good_steps_and_a_skipped_one_are_three_steps_of_fp32(scaler):
     batches = [{"x": array(4, 8, seed=s), "target": array(4, 4, seed=s + 9, scale=0.5)} for s in range(4)]
     skipped = 2
     keywords = {"level": "O1", "scaler": scaler, "init_loss_scaling": 128.0, "incr_every_n_steps": 1}
-    found = []
+    rows = []
     for options in (keywords, {}):
-        made = optimizer.Momentum(0.1, 0.9, weight_decay=0.01)
-        one = text_nets.trainer(made, text, weights, target=(None, 4), **options)
+        momentum = optimizer.Momentum(0.1, 0.9, weight_decay=0.01)
+        trainer = text_nets.trainer(momentum, text, weights, target=(None, 4), **options)
         for step, batch in enumerate(batches):
             if step == skipped and not options:
                 continue
             feed = batch if step != skipped else {**batch, "x": batch["x"] * 1e6}
-            one.step(feed)
+            trainer.step(feed)
             if options:
-                state = pickle.dumps(one.optimizer.state_dict(one.scope))
-                one.optimizer.update_scale(1.0, one.scope)
-                one.optimizer.load_state_dict(pickle.loads(state), one.scope)
-        found.append(one)
-    mixed, control = found
+                state = pickle.dumps(trainer.optimizer.state_dict(trainer.scope))
+                trainer.optimizer.update_scale(1.0, trainer.scope)
+                trainer.optimizer.load_state_dict(pickle.loads(state), trainer.scope)
+        rows.append(trainer)
+    mixed, control = rows
     for name, start in weights.items():
         assert not np.allclose(control.scope[name], start, atol=1e-3)
         np.testing.assert_allclose(mixed.scope[name], control.scope[name], atol=1e-3)
@@ -414,33 +414,33 @@ def test_a_state_of_pytorchs_own_fits(shared):
 @pytest.mark.parametrize("scaler", ["paddle", "torch", "mxnet"])
 def test_update_scale_holds_until_the_scale_moves(scaler):
     """`update(new_scale)` overrides; the tracker stays."""
-    one = net(scaler)
-    one.run(GOOD)
-    one.optimizer.update_scale(16, one.scope)
-    loss, scaled = one.run(GOOD, fetch=[one.loss, one.optimizer.get_scaled_loss()])
+    trainer = net(scaler)
+    trainer.run(GOOD)
+    trainer.optimizer.update_scale(16, trainer.scope)
+    loss, scaled = trainer.run(GOOD, fetch=[trainer.loss, trainer.optimizer.get_scaled_loss()])
     np.testing.assert_allclose(scaled, 16 * loss.astype(np.float32), rtol=1e-6)
-    found = one.optimizer.state_dict(one.scope)
-    assert (found["scale"], found["_growth_tracker"]) == (16.0, 2)
+    saved_state = trainer.optimizer.state_dict(trainer.scope)
+    assert (saved_state["scale"], saved_state["_growth_tracker"]) == (16.0, 2)
     for wrong in (-1.0, 0.0, float("nan"), float("inf"), True, "8"):
         with pytest.raises(InputError, match="positive number"):
-            one.optimizer.update_scale(wrong, one.scope)
+            trainer.optimizer.update_scale(wrong, trainer.scope)
 
 
 def test_the_state_of_a_scale_that_stays_is_the_scale():
-    one = net(use_dynamic_loss_scaling=False)
-    assert one.optimizer.state_dict(one.scope) == {"scale": 64.0}
-    one.optimizer.load_state_dict({"scale": 32.0}, one.scope)
-    assert one.scope[one.scale_name].item() == 32.0
+    trainer = net(use_dynamic_loss_scaling=False)
+    assert trainer.optimizer.state_dict(trainer.scope) == {"scale": 64.0}
+    trainer.optimizer.load_state_dict({"scale": 32.0}, trainer.scope)
+    assert trainer.scope[trainer.scale_name].item() == 32.0
 
 
 def test_a_program_that_does_not_scale_has_no_state():
-    one = net(dtype="bfloat16", init_loss_scaling=1.0)
-    assert one.optimizer.state_dict(one.scope) == {}
-    one.optimizer.load_state_dict({}, one.scope)
+    trainer = net(dtype="bfloat16", init_loss_scaling=1.0)
+    assert trainer.optimizer.state_dict(trainer.scope) == {}
+    trainer.optimizer.load_state_dict({}, trainer.scope)
     with pytest.raises(InputError, match="does not scale"):
-        one.optimizer.load_state_dict(state(), one.scope)
+        trainer.optimizer.load_state_dict(state(), trainer.scope)
     with pytest.raises(InputError, match="does not scale"):
-        one.optimizer.update_scale(2.0, one.scope)
+        trainer.optimizer.update_scale(2.0, trainer.scope)
 
 
 def test_the_state_needs_minimize_and_the_startup_program():
@@ -449,9 +449,9 @@ def test_the_state_needs_minimize_and_the_startup_program():
         wrapped.state_dict()
     with pytest.raises(RuntimeError, match="call minimize"):
         wrapped.load_state_dict(state())
-    one = nets.one_layer(optimizer.SGD(0.1), start=False, scaler="torch")
+    trainer = nets.one_layer(optimizer.SGD(0.1), start=False, scaler="torch")
     with pytest.raises(InputError, match="run the startup program"):
-        one.optimizer.state_dict(one.scope)
+        trainer.optimizer.state_dict(trainer.scope)
 
 
 def test_a_rule_is_paddles_unless_more_is_said():
@@ -479,10 +479,10 @@ def test_the_scale_grows_unless_it_would_be_infinite(ratio, scale):
     scale = np.array([scale], np.float32)
     main = static.Program()
     with static.program_guard(main, static.Program()):
-        given, found = static.data("scale", [1], "float32").value, static.data("found", [], "bool").value
+        scale_before, is_bad = static.data("scale", [1], "float32").value, static.data("found", [], "bool").value
         good = static.data("good", [1], "int32").value
         rule = ScalingRule(1, 1, ratio, 0.5)
-        grown, _, _ = update_loss_scaling(main.builder(), found, given, good, None, rule)
+        grown, _, _ = update_loss_scaling(main.builder(), is_bad, scale_before, good, None, rule)
     fed = {"scale": scale, "found": np.array(False), "good": np.zeros(1, np.int32)}
     (result,) = static.Executor(nets.CPU).run(main, feed=fed, fetch_list=[grown.name])
     with np.errstate(over="ignore"):
@@ -498,12 +498,12 @@ def test_a_scale_without_inverse_is_a_bad_step(kind, scaler):
     with static.program_guard(main, startup):
         x = static.data("x", [2, 3])
         loss = tensor.mean(static.nn.fc(x, 2, bias_attr=False))
-        made = static.amp.decorate(getattr(optimizer, kind)(0.1), level="O1", scaler=scaler)
-        made.minimize(loss, startup)
+        wrapped = static.amp.decorate(getattr(optimizer, kind)(0.1), level="O1", scaler=scaler)
+        wrapped.minimize(loss, startup)
     scope, exe = static.Scope(), static.Executor(nets.CPU)
     exe.run(startup, scope=scope)
     (weight,) = main.all_parameters()
     before = scope[weight.name]
-    scope[made.get_loss_scaling().name] = np.zeros(1, np.float32)
+    scope[wrapped.get_loss_scaling().name] = np.zeros(1, np.float32)
     exe.run(main, feed={"x": np.ones((2, 3), np.float32)}, fetch_list=[loss], scope=scope)
     np.testing.assert_array_equal(scope[weight.name], before)

@@ -235,8 +235,8 @@ def test_an_inference_model_predicts_what_the_program_does(tmp_path):
     np.testing.assert_allclose(session.run(None, {"x": BATCH["x"]})[0], expected, rtol=1e-5)
     program, feeds, fetches = export.load_inference_model(tmp_path / "new" / "linear", executor)
     assert feeds == ["x"]
-    found = executor.run(program, {"x": BATCH["x"]}, fetches, Scope())[0]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    predicted = executor.run(program, {"x": BATCH["x"]}, fetches, Scope())[0]
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5)
 
 
 def test_dropout_does_nothing_in_an_inference_model(tmp_path):

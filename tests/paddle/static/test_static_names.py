@@ -85,8 +85,8 @@ def test_auc_of_the_last_batches(run, steps):
 
 def test_a_global_variable_persists_and_is_not_trained(run):
     held = static.create_global_var([2], 3.0, "float32", persistable=True, name="held")
-    made = static.create_parameter([2], "float32")
-    assert (held.persistable, held.trainable, made.trainable) == (True, False, True)
+    parameter = static.create_parameter([2], "float32")
+    assert (held.persistable, held.trainable, parameter.trainable) == (True, False, True)
     x = data("x", [2])
     default_main_program().updates["held"] = (held + x).name
     for number in (1, 2):
@@ -169,9 +169,9 @@ def test_measures_are_counted_in_float32_at_every_level(level, dtype):
     optimizer.amp_init(CPUPlace())
     scores, labels = RANDOM.normal(size=(3001, 6)).astype("f"), RANDOM.integers(0, 2, (3001, 1))
     fetch = [chances, accuracy, area, counts[0], sums[-1]]
-    found, share, measured, positive, rows = executor.run(feed={"x": scores, "y": labels}, fetch_list=fetch)
+    share_right, share, measured, positive, rows = executor.run(feed={"x": scores, "y": labels}, fetch_list=fetch)
     assert [v.dtype for v in (share, measured, positive, rows)] == ["float32"] * 4
-    said = found.astype(np.float32)
+    said = share_right.astype(np.float32)
     assert share == pytest.approx((said.argmax(1) == labels[:, 0]).mean(), abs=2e-3)  # halves that are equal
     assert measured == pytest.approx(_area(np.floor(said[:, 1] * 4095), labels[:, 0]), abs=1e-5)
     assert positive.sum() == labels.sum()

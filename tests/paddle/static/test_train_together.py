@@ -43,14 +43,14 @@ def train(exe, main, folder, rank, world, epochs, **options):
 def of_a_rank(folder):
     folder = pathlib.Path(folder)
     env = distributed.init_parallel_env()
-    found = []
+    losses_seen = []
     for epochs in (1, 2):  # the second call goes on from the files of the first
         main, startup = build()
         with static.scope_guard(static.Scope()):
             exe = distributed.DataParallelExecutor()
             exe.run(startup)
             losses = train(exe, main, folder / "run", env.rank, env.world_size, epochs, save_every=3, keep=2)
-            found.append(
+            losses_seen.append(
                 (losses, {name: np.asarray(static.global_scope()[name]).tolist() for name in main.persistables})
             )
             if epochs == 2:  # rank 0 alone would go on for ever, rank 1 alone would stop: the mean decides for both
@@ -58,7 +58,7 @@ def of_a_rank(folder):
                 stopped = train(
                     exe, main, folder / "stopped", env.rank, env.world_size, 9, patience=1, evaluate=measured
                 )
-    (folder / f"rank{env.rank}.json").write_text(json.dumps([found, len(stopped)]))
+    (folder / f"rank{env.rank}.json").write_text(json.dumps([losses_seen, len(stopped)]))
 
 
 @pytest.mark.slow
@@ -68,11 +68,11 @@ def test_ranks_train_together_and_share_one_folder(tmp_path):
 
     ended = run_ranks(RANKS, __file__, tmp_path)
     assert [status for status, _ in ended] == [0] * RANKS, "\n".join(text for _, text in ended)
-    (found, stopped), (other, stopped_too) = (
+    (losses_first, stopped), (other, stopped_too) = (
         json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(RANKS)
     )
-    assert found[1][1] == other[1][1]  # the same values on both
-    assert [len(losses) for losses, _ in found] == [4, 4]
+    assert losses_first[1][1] == other[1][1]  # the same values on both
+    assert [len(losses) for losses, _ in losses_first] == [4, 4]
     assert stopped == stopped_too == 8  # the mean of what the ranks measure is the epoch's number
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 9))
@@ -85,7 +85,7 @@ def test_ranks_train_together_and_share_one_folder(tmp_path):
         exe = static.Executor(paddle.CPUPlace())
         exe.run(startup)
         train(exe, main, tmp_path / "alone", 0, 1, 2)
-        for name, value in found[1][1].items():
+        for name, value in losses_first[1][1].items():
             np.testing.assert_allclose(static.global_scope()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 

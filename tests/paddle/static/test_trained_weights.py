@@ -139,10 +139,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_trained(case):
-    given, weights, text, more, expected = CASES[case]
+    options, weights, text, more, expected = CASES[case]
     used = {name: value for name, value in weights.items() if name in text}
     model = support.parse(
-        f"({given}) => (float y) {{ {text} }}", opset=13, imports=', "com.microsoft": 1', **used, **more
+        f"({options}) => (float y) {{ {text} }}", opset=13, imports=', "com.microsoft": 1', **used, **more
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
     main = from_onnx(model, static.Program())
@@ -310,8 +310,8 @@ def test_a_weight_learns_through_the_statistics_that_standardise_it():
     main = from_onnx(model, startup)
     executor, x = static.Executor(CPUPlace()), W(2, 3, 4, 4)
     executor.run(startup, scope=scope)
-    (found,) = executor.run(main, {"x": x}, ["y"], scope=scope)
-    np.testing.assert_allclose(found, support.run(model, {"x": x})["y"], rtol=1e-4, atol=1e-5)
+    (value,) = executor.run(main, {"x": x}, ["y"], scope=scope)
+    np.testing.assert_allclose(value, support.run(model, {"x": x})["y"], rtol=1e-4, atol=1e-5)
     with static.program_guard(main, startup):
         y = main.var("y")
         pairs = static.append_backward(tensor.mean(y * y * y))
@@ -332,7 +332,7 @@ def test_layers_that_share_running_statistics_by_identity_each_get_their_own():
         }""")
     main = from_onnx(model, static.Program())
     assert {parameter.name for parameter in main.all_parameters()} == {"s", "b", "s2", "b2"}
-    assert sum(kept.kind == "statistic" for kept in main.persistables.values()) == 4
+    assert sum(info.kind == "statistic" for info in main.persistables.values()) == 4
     assert len(set(main.updates)) == 4
 
 

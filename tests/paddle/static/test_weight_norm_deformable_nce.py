@@ -47,9 +47,9 @@ def test_a_weight_is_trained_as_length_and_direction(dim):
 
 def test_a_filter_of_unit_length_starts_as_the_weight_would():
     x = static.data("x", [None, 3, 5, 5])
-    found = static.nn.conv2d(x, 4, 3, param_attr=static.WeightNormParamAttr(dim=0), bias_attr=False)
+    filtered = static.nn.conv2d(x, 4, 3, param_attr=static.WeightNormParamAttr(dim=0), bias_attr=False)
     image = normal(2, 3, 5, 5)
-    (got,) = run({"x": image}, found)
+    (got,) = run({"x": image}, filtered)
     scope = static.global_scope()
     assert sorted(scope) == ["conv2d_0.w_0_g", "conv2d_0.w_0_v"]
     assert scope["conv2d_0.w_0_g"].shape == (4, 1, 1, 1)
@@ -65,7 +65,7 @@ def deformed(torch, x, offset, mask, weight, bias, *, stride, padding, dilation,
     batch, channels, height, width = x.shape
     filters, _, rows, columns = weight.shape
     down, right = offset.shape[2:]
-    found = []
+    pieces = []
     for n in range(batch):
         for f in range(filters):
             for i, j in np.ndindex(down, right):
@@ -82,8 +82,8 @@ def deformed(torch, x, offset, mask, weight, bias, *, stride, padding, dilation,
                             if 0 <= p < height and 0 <= q < width:
                                 share = (1 - (y - p).abs()) * (1 - (z - q).abs())
                                 total = total + share * x[n, channel, p, q] * mask[n, at, i, j] * weight[f, c, a, b]
-                found.append(total)
-    return torch.stack(found).reshape(batch, filters, down, right)
+                pieces.append(total)
+    return torch.stack(pieces).reshape(batch, filters, down, right)
 
 
 @pytest.mark.slow
@@ -93,17 +93,17 @@ def test_deformable_convolutions_follow_the_definition(with_mask):
     arrays = {"x": normal(1, 4, 5, 4), "offset": normal(1, 36, 3, 2), "mask": normal(1, 18, 3, 2)}
     weight, bias = normal(4, 2, 3, 3), normal(4)
     inputs = {name: static.data(name, [None, *array.shape[1:]]) for name, array in arrays.items()}
-    for one in inputs.values():
-        one.stop_gradient = False
-    found = static.nn.deform_conv2d(
+    for tensor in inputs.values():
+        tensor.stop_gradient = False
+    convolved = static.nn.deform_conv2d(
         inputs["x"], inputs["offset"], inputs["mask"] if with_mask else None, 4, 3, 2, 1, 1, 2, 2,
         weight_attr=paddle.ParamAttr("w", initializer.Assign(weight)),
         bias_attr=paddle.ParamAttr("b", initializer.Assign(bias)),
     )  # fmt: skip
     wanted = [inputs[name] for name in arrays if with_mask or name != "mask"]
     program = static.default_main_program()
-    grads = static.gradients(paddle.mean(found * found), [*wanted, program.var("w"), program.var("b")])
-    got, *slopes = run(arrays, found, *grads)
+    grads = static.gradients(paddle.mean(convolved * convolved), [*wanted, program.var("w"), program.var("b")])
+    got, *slopes = run(arrays, convolved, *grads)
     theirs = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
     filters, offsets = torch.tensor(weight, requires_grad=True), torch.tensor(bias, requires_grad=True)
     masks = theirs["mask"] if with_mask else torch.ones(1, 18, 3, 2)
@@ -111,7 +111,7 @@ def test_deformable_convolutions_follow_the_definition(with_mask):
     want = deformed(torch, theirs["x"], theirs["offset"], masks, filters, offsets, **settings)
     np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-4, atol=1e-5)
     (want * want).mean().backward()
-    for slope, leaf in zip(slopes, [*(theirs[one.name] for one in wanted), filters, offsets], strict=True):
+    for slope, leaf in zip(slopes, [*(theirs[tensor.name] for tensor in wanted), filters, offsets], strict=True):
         np.testing.assert_allclose(slope, leaf.grad.numpy(), rtol=1e-3, atol=1e-4)
 
 
@@ -136,15 +136,15 @@ def test_noise_contrastive_estimation_with_one_class_that_is_drawn(weighed):
     data, labels, weight, bias = normal(3, 4), np.array([[0, 1], [2, 4], [3, 3]]), normal(5, 4), normal(5, 1)
     factors = np.array([[1.0], [0.5], [2.0]], np.float32)
     x, y = static.data("x", [None, 4]), static.data("y", [None, 2], "int64")
-    found = static.nn.nce(
+    cost = static.nn.nce(
         x, y, 5, static.data("f", [None, 1]) if weighed else None,
         param_attr=paddle.ParamAttr("w", initializer.Assign(weight)),
         bias_attr=paddle.ParamAttr("b", initializer.Assign(bias)),
         num_neg_samples=3, sampler="custom_dist", custom_dist=[0.0, 0.0, 1.0, 0.0, 0.0],
     )  # fmt: skip
     program = static.default_main_program()
-    grads = static.gradients(paddle.sum(found), [program.var("w"), program.var("b")])
-    got, *slopes = run({"x": data, "y": labels, "f": factors} if weighed else {"x": data, "y": labels}, found, *grads)
+    grads = static.gradients(paddle.sum(cost), [program.var("w"), program.var("b")])
+    got, *slopes = run({"x": data, "y": labels, "f": factors} if weighed else {"x": data, "y": labels}, cost, *grads)
     w, b = torch.tensor(weight, requires_grad=True), torch.tensor(bias, requires_grad=True)
     expected = torch.tensor([0.0, 0.0, 3.0, 0.0, 0.0])
     likely = torch.sigmoid(torch.tensor(data) @ w.T + b.T)
@@ -162,8 +162,8 @@ def test_classes_are_drawn_as_often_as_the_sampler_says(sampler, shares):
     """The gradient of the bias tells which classes were drawn; one label takes part in each sample."""
     x, y = static.data("x", [None, 1]), static.data("y", [None, 1], "int64")
     zero = initializer.Constant(0.0)
-    found = static.nn.nce(x, y, 4, None, paddle.ParamAttr("w", zero), paddle.ParamAttr("b", zero), 50, sampler=sampler)
-    slope = static.gradients(paddle.sum(found), [static.default_main_program().var("b")])[0]
+    cost = static.nn.nce(x, y, 4, None, paddle.ParamAttr("w", zero), paddle.ParamAttr("b", zero), 50, sampler=sampler)
+    slope = static.gradients(paddle.sum(cost), [static.default_main_program().var("b")])[0]
     count = 400
     (got,) = run({"x": np.zeros((count, 1), np.float32), "y": np.full((count, 1), 3)}, slope)
     expected = np.array(shares) * 50

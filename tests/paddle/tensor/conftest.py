@@ -10,16 +10,16 @@ from tests.paddle.tensor.family import compute
 @pytest.fixture(scope="module")
 def computed(request):
     """Return (free?) -> results of the module's CASES."""
-    kept = {}
+    cache = {}
 
     def of(free: bool):
-        if free not in kept:
+        if free not in cache:
             try:
-                kept[free] = compute(request.module.CASES, free=free)
+                cache[free] = compute(request.module.CASES, free=free)
             except Exception as error:  # noqa: BLE001  # raised again for every case
-                kept[free] = error
-        if isinstance(kept[free], Exception):
-            raise kept[free]
-        return kept[free]
+                cache[free] = error
+        if isinstance(cache[free], Exception):
+            raise cache[free]
+        return cache[free]
 
     return of

@@ -57,8 +57,8 @@ class Found:
     dtypes: list[str]
 
 
-def _several(made: Any) -> list[Any]:
-    return list(made) if isinstance(made, (list, tuple)) else [made]
+def _several(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
 def _weights(shape: Sequence[int]) -> np.ndarray:
@@ -74,7 +74,7 @@ def compute(cases: Mapping[str, Case], *, free: bool, dtype: str | None = None) 
         free: whether the sizes of the inputs are left open.
         dtype: the type that float inputs are cast to first.
     """
-    feeds, made, starts, asked = {}, {}, [], {}
+    feeds, results, starts, asked = {}, {}, [], {}
     main = Program()
     with program_guard(main, Program()), unique_name.guard(), scope_guard(Scope()):
         for number, (name, row) in enumerate(cases.items()):
@@ -91,10 +91,10 @@ def compute(cases: Mapping[str, Case], *, free: bool, dtype: str | None = None) 
             used = [
                 x.astype(dtype) if dtype and a.dtype.kind == "f" else x for x, a in zip(inputs, row.inputs, strict=True)
             ]
-            made[name] = _several(row.ours(*used))
+            results[name] = _several(row.ours(*used))
             asked[name] = [x for x, array in zip(inputs, row.inputs, strict=True) if array.dtype.kind == "f"]
             if row.differentiable:
-                for result in made[name]:
+                for result in results[name]:
                     if result.dtype in ("float32", "float16", "bfloat16", "float64"):
                         label = f"seed_{result.name}"
                         sizes = [f"{label}_{i}" if size < 0 else size for i, size in enumerate(result.shape)]
@@ -103,14 +103,14 @@ def compute(cases: Mapping[str, Case], *, free: bool, dtype: str | None = None) 
         grads: dict[str, Any] = {}
         if starts:
             wanted = [x for row in asked.values() for x in row]
-            found = gradients([s[0] for s in starts], wanted, [s[1] for s in starts])
-            grads = {x.name: g for x, g in zip(wanted, found, strict=True)}
+            slopes = gradients([s[0] for s in starts], wanted, [s[1] for s in starts])
+            grads = {x.name: g for x, g in zip(wanted, slopes, strict=True)}
         executor = Executor(CPUPlace())
-        shapes = {name: _torch_shapes(cases[name]) for name in made}
+        shapes = {name: _torch_shapes(cases[name]) for name in results}
         for result, seed, _, name in starts:
-            position = [v.name for v in made[name]].index(result.name)
+            position = [v.name for v in results[name]].index(result.name)
             feeds[seed.name] = _weights(shapes[name][position]).astype(result.value.dtype.numpy())
-        fetch = [v for row in made.values() for v in row]
+        fetch = [v for row in results.values() for v in row]
         fetched_grads = [g for g in grads.values() if g is not None]
         values = executor.run(main, feeds, [*fetch, *fetched_grads])
     by_name = {v.name: value for v, value in zip([*fetch, *fetched_grads], values, strict=True)}
@@ -121,7 +121,7 @@ def compute(cases: Mapping[str, Case], *, free: bool, dtype: str | None = None) 
             [v.shape for v in row],
             [v.dtype for v in row],
         )
-        for name, row in made.items()
+        for name, row in results.items()
     }
 
 
@@ -136,13 +136,13 @@ def expected(row: Case) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
 
     tensors = [torch.from_numpy(np.array(array)) for array in row.inputs]
     leaves = [t.requires_grad_(row.differentiable) for t in tensors if t.is_floating_point()]
-    made = [torch.as_tensor(value) for value in _several(row.theirs(*tensors))]
-    seeds = [(v, torch.from_numpy(_weights(v.shape)).to(v.dtype)) for v in made if v.is_floating_point()]
-    found: Sequence[Any] = [None] * len(leaves)
+    results = [torch.as_tensor(value) for value in _several(row.theirs(*tensors))]
+    seeds = [(v, torch.from_numpy(_weights(v.shape)).to(v.dtype)) for v in results if v.is_floating_point()]
+    slopes: Sequence[Any] = [None] * len(leaves)
     tracked = [(v, s) for v, s in seeds if v.requires_grad]
     if row.differentiable and tracked and leaves:
-        found = torch.autograd.grad([v for v, _ in tracked], leaves, [s for _, s in tracked], allow_unused=True)
-    return [v.detach().numpy() for v in made], [None if g is None else g.numpy() for g in found]
+        slopes = torch.autograd.grad([v for v, _ in tracked], leaves, [s for _, s in tracked], allow_unused=True)
+    return [v.detach().numpy() for v in results], [None if g is None else g.numpy() for g in slopes]
 
 
 def close(found: Found, row: Case, *, dtypes: bool = True) -> None:

@@ -47,8 +47,8 @@ def test_what_is_written_is_read(program, kind):
         assert array_write(x * (k + 1), place(k), array) is array
     array_write(x - 1, PLACES["full"](1), array)
     read = [array_read(array, (PLACES[kind] or PLACES["full"])(k)) for k in range(3)]
-    *found, length, joined = run(program, *read, array_length(array), paddle.concat(array, 0))
-    for value, expected in zip(found, (X, X - 1, 3 * X), strict=True):
+    *elements, length, joined = run(program, *read, array_length(array), paddle.concat(array, 0))
+    for value, expected in zip(elements, (X, X - 1, 3 * X), strict=True):
         np.testing.assert_array_equal(value, expected)
     assert (length.dtype, length.shape, length.item()) == (np.int64, (), 3)
     np.testing.assert_array_equal(joined, np.concatenate([X, X - 1, 3 * X]))
@@ -60,8 +60,8 @@ def test_gradients_pass_and_a_place_may_be_fed(program):
     array = create_array("float32", [x, x * x])
     [gradient] = static.gradients([array_read(array, i)], [x])
     for k, expected in enumerate((np.ones_like(X), 2 * X)):
-        [found] = run(program, gradient, i=np.array([k]))
-        np.testing.assert_array_equal(found, expected)
+        [slope] = run(program, gradient, i=np.array([k]))
+        np.testing.assert_array_equal(slope, expected)
 
 
 def test_a_loop_reads_an_array_by_its_counter(program):

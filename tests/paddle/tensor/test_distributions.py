@@ -48,24 +48,24 @@ def drawn():
     startup = paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(paddle.static.Scope()):
         rows = {}
-        for number, (name, (draw, given, _, _)) in enumerate(CASES.items()):
-            rows[name] = draw(paddle.static.data(f"x{number}", given.shape))
+        for number, (name, (draw, arguments, _, _)) in enumerate(CASES.items()):
+            rows[name] = draw(paddle.static.data(f"x{number}", arguments.shape))
         cauchy = main.var("x0").cauchy_(1.0, 2.0)
         exe = paddle.static.Executor(paddle.CPUPlace())
         exe.run(startup)
-        feeds = {f"x{number}": given for number, (_, given, _, _) in enumerate(CASES.values())}
-        found = exe.run(main, feed=feeds, fetch_list=[*rows.values(), cauchy])
-    return dict(zip([*rows, "cauchy_"], found, strict=True))
+        feeds = {f"x{number}": arguments for number, (_, arguments, _, _) in enumerate(CASES.values())}
+        values = exe.run(main, feed=feeds, fetch_list=[*rows.values(), cauchy])
+    return dict(zip([*rows, "cauchy_"], values, strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_mean_and_spread(drawn, name):
-    _, given, mean, spread = CASES[name]
-    found = drawn[name]
-    assert found.shape == given.shape
-    assert found.dtype == (np.int64 if name.startswith("binomial") else np.float32)
-    np.testing.assert_allclose(found.mean(), mean, atol=5 * spread / math.sqrt(COUNT))
-    np.testing.assert_allclose(found.std(), spread, rtol=0.05)
+    _, arguments, mean, spread = CASES[name]
+    sample = drawn[name]
+    assert sample.shape == arguments.shape
+    assert sample.dtype == (np.int64 if name.startswith("binomial") else np.float32)
+    np.testing.assert_allclose(sample.mean(), mean, atol=5 * spread / math.sqrt(COUNT))
+    np.testing.assert_allclose(sample.std(), spread, rtol=0.05)
 
 
 def test_cauchys_distribution_has_a_median_and_quartiles(drawn):
@@ -92,9 +92,9 @@ def test_only_the_most_probable_classes_are_drawn():
         exe = paddle.static.Executor(paddle.CPUPlace())
         exe.run(startup)
         feed = {"x": shares, "p": np.full((5000, 1), 0.7, np.float32)}
-        found, classes, _, best, above = exe.run(main, feed=feed, fetch_list=fetched)
+        drawn_classes, classes, _, best, above = exe.run(main, feed=feed, fetch_list=fetched)
     assert set(classes.ravel()) == {1, 2}
-    np.testing.assert_array_equal(found, np.take_along_axis(shares, classes, 1))
+    np.testing.assert_array_equal(drawn_classes, np.take_along_axis(shares, classes, 1))
     np.testing.assert_allclose((classes == 1).mean(), 0.5 / 0.8, atol=0.035)
     assert set(best.ravel()) == set(above.ravel()) == {1}
 
@@ -103,10 +103,10 @@ def test_the_state_of_the_generator_can_be_restored():
     def weight():
         main, startup = paddle.static.Program(), paddle.static.Program()
         with paddle.static.program_guard(main, startup), paddle.static.scope_guard(paddle.static.Scope()):
-            made = paddle.create_parameter([3], "float32")
+            parameter = paddle.create_parameter([3], "float32")
             exe = paddle.static.Executor(paddle.CPUPlace())
             exe.run(startup)
-            return exe.run(main, fetch_list=[made])[0]
+            return exe.run(main, fetch_list=[parameter])[0]
 
     paddle.seed(5)
     weight()

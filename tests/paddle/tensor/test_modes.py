@@ -16,9 +16,9 @@ from amp_transpiler.paddle.tensor import in_place
 @pytest.fixture
 def x():
     with static.program_guard(static.Program(), static.Program()):
-        made = static.data("x", [2, 3])
-        made.stop_gradient = False
-        yield made
+        input_of = static.data("x", [2, 3])
+        input_of.stop_gradient = False
+        yield input_of
 
 
 @pytest.mark.parametrize("name", in_place.__all__)
@@ -114,11 +114,11 @@ def test_bfloat16_where_onnx_has_none():
     values = np.array([[0.5, -1.5, 2.0]], np.float32)
     with static.program_guard(static.Program(), static.Program()):
         low = static.data("x", [1, 3]).astype("bfloat16")
-        made = [low.sin(), low.round(), low.sort(), paddle.einsum("ij,ij->i", low, low)]
-        assert [variable.dtype for variable in made] == ["bfloat16"] * 4
-        found = static.Executor(paddle.CPUPlace()).run(low.program, {"x": values}, made)
+        results = [low.sin(), low.round(), low.sort(), paddle.einsum("ij,ij->i", low, low)]
+        assert [variable.dtype for variable in results] == ["bfloat16"] * 4
+        values_of = static.Executor(paddle.CPUPlace()).run(low.program, {"x": values}, results)
     wanted = [np.sin(values), np.round(values), np.sort(values), (values**2).sum(1)]
-    for got, want in zip(found, wanted, strict=True):
+    for got, want in zip(values_of, wanted, strict=True):
         np.testing.assert_allclose(got.astype(np.float32), want, rtol=1e-2)
 
 
@@ -133,6 +133,6 @@ def test_inputs_of_several_types_that_are_made_low_together():
             x.stop_gradient = False
         [gradient] = static.gradients([total], [floats[0]])
         feeds = {x.name: values.astype(x.dtype) for x in (*floats, *whole)}
-        found = static.Executor(paddle.CPUPlace()).run(total.program, feeds, [total, gradient])
-    np.testing.assert_array_equal(found[0], values * 10)
-    np.testing.assert_array_equal(found[1], 1.0)
+        slopes = static.Executor(paddle.CPUPlace()).run(total.program, feeds, [total, gradient])
+    np.testing.assert_array_equal(slopes[0], values * 10)
+    np.testing.assert_array_equal(slopes[1], 1.0)

@@ -47,23 +47,23 @@ def _built():
     main.random_seed = 7
     with static.program_guard(main, startup):
         x = static.data("x", [2, 3])
-        made = {name: make(x) for name, make in MAKE.items()}
-    return main, startup, made
+        results = {name: make(x) for name, make in MAKE.items()}
+    return main, startup, results
 
 
 @pytest.fixture(scope="module")
 def runs():
     """Two steps of one program, and two of a second one that is built alike."""
-    found = []
+    rows = []
     for _ in range(2):
-        main, startup, made = _built()
+        main, startup, results = _built()
         with scope_guard(Scope()):
             executor = static.Executor(CPUPlace())
             executor.run(startup)
             for _ in range(2):
-                values = executor.run(main, {"x": X}, list(made.values()))
-                found.append(dict(zip(made, values, strict=True)))
-    return found
+                values = executor.run(main, {"x": X}, list(results.values()))
+                rows.append(dict(zip(results, values, strict=True)))
+    return rows
 
 
 @pytest.mark.slow
@@ -155,11 +155,11 @@ def test_a_test_program_drops_nothing():
     main, startup = static.Program(), static.Program()
     with static.program_guard(main, startup), scope_guard(Scope()):
         x = static.data("x", [2, 3])
-        made = [F.alpha_dropout(x, 0.5), F.dropout2d(x.reshape([2, 3, 1, 1]))]
+        results = [F.alpha_dropout(x, 0.5), F.dropout2d(x.reshape([2, 3, 1, 1]))]
         test = main.clone(for_test=True)
         executor = static.Executor(CPUPlace())
         executor.run(startup)
-        for value in executor.run(test, {"x": X}, [m.name for m in made]):
+        for value in executor.run(test, {"x": X}, [m.name for m in results]):
             np.testing.assert_array_equal(value.reshape(2, 3), X)
 
 

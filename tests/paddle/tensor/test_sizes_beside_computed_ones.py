@@ -31,8 +31,8 @@ def test_what_is_known_is_said_and_true(make, shape):
     with static.program_guard(main, startup):
         x = static.data("x", [None, None, 8])
         sizes = paddle.shape(x)
-        made = make(x, sizes[0], sizes[1])
-    assert made.shape == shape
-    (found,) = static.Executor("cpu").run(main, feed={"x": np.ones((3, 5, 8), np.float32)}, fetch_list=[made])
-    assert len(found.shape) == len(shape)
-    assert all(size in (-1, real) for size, real in zip(shape, found.shape, strict=True))
+        result = make(x, sizes[0], sizes[1])
+    assert result.shape == shape
+    (value,) = static.Executor("cpu").run(main, feed={"x": np.ones((3, 5, 8), np.float32)}, fetch_list=[result])
+    assert len(value.shape) == len(shape)
+    assert all(size in (-1, real) for size, real in zip(shape, value.shape, strict=True))

@@ -80,11 +80,11 @@ def test_the_next_number_is_known_of_float32():
 
 def test_special_functions_of_low_numbers_are_computed_in_float32():
     rows = {"lgamma": CASES["lgamma"], "i0": CASES["i0"]}
-    for name, found in compute(rows, free=False, dtype="float16").items():
-        assert found.dtypes == ["float16"]
+    for name, result in compute(rows, free=False, dtype="float16").items():
+        assert result.dtypes == ["float16"]
         low = X.astype(np.float16).astype(np.float32)
         want = rows[name].theirs(torch.from_numpy(low)).numpy()
-        np.testing.assert_allclose(found.values[0].astype(np.float32), want, rtol=1e-3)
+        np.testing.assert_allclose(result.values[0].astype(np.float32), want, rtol=1e-3)
 
 
 def test_a_derivative_of_negative_order_is_refused():
