@@ -4,6 +4,7 @@
     python lab/placement.py model.onnx [more.onnx ...]  # a line per model, then its nodes left on the CPU
     python lab/placement.py --json model.onnx           # {path: {"cuda": {op: n}, "cpu": ..., "cpu_nodes": [...]}}
     python lab/placement.py --level disable model.onnx  # optimization: disable | basic | extended | all (default)
+    python lab/placement.py --json -                    # a path in each line of stdin, answered by a line of JSON
 
 Run it under a Python that has onnxruntime-gpu, on Linux x86-64 with gcc and nm; without them it says so and exits
 with status 3. A model whose session is refused gets {"error": ...}. It builds stand-ins for the CUDA driver and
@@ -106,6 +107,13 @@ def nodes_in_log(log: str) -> Iterator[tuple[str, str, str]]:
             yield provider, node[1], node[2]
 
 
+def answer_lines(level: str) -> None:
+    """Answer each path on stdin as soon as it is there: a caller with many questions starts one process for all."""
+    for line in sys.stdin:
+        path = line.removesuffix("\n")
+        print(json.dumps({path: place(path, level)}), flush=True)
+
+
 def restart_with_stand_ins() -> int:
     """Run this script again with the stand-in libraries preloaded; return its exit status."""
     environment = stand_in_environment(capi_folder())
@@ -114,7 +122,7 @@ def restart_with_stand_ins() -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="or - alone: a path in each line of stdin")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--level", choices=LEVELS, default="all")
     options = parser.parse_args()
@@ -124,6 +132,9 @@ def main() -> int:
         except CannotTell as error:
             print(f"placement.py: {error}", file=sys.stderr)
             return 3
+    if options.models == ["-"]:
+        answer_lines(options.level)
+        return 0
     results = {path: place(path, options.level) for path in options.models}
     if options.json:
         json.dump(results, sys.stdout, indent=1)

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
 from tests import older_onnx, oldest_cases, sleeping_threads
 from tests.counted import Counted, CountedSteps
+from tests.placing import Place, Placing
 from tests.record import Recorder
 
 os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's folder; those of the cache choose one
@@ -99,6 +101,15 @@ def counted_step(tmp_path_factory: pytest.TempPathFactory) -> CountedSteps:
     shared = folder / "counted-steps"
     shared.mkdir(exist_ok=True)
     return CountedSteps(shared)
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Place]:
+    """Return what places models as the CUDA provider does."""
+    with tempfile.TemporaryFile() as errors:
+        placing = Placing(errors)
+        yield placing.place
+        placing.end()
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:

@@ -21,8 +21,8 @@ from tests.corpus.agreement import TWO_PERCENT, disagreement
 from tests.corpus.counting import convert_by_onnx_runtime
 from tests.corpus.files import inputs_of, name_of, node_cases, real_models
 from tests.corpus.onnx_case import OnnxCase
-from tests.corpus.test_placement import place
 from tests.oracle.counting import all_nodes, count_casts, folded_nodes, low_nodes
+from tests.placing import Place
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +44,7 @@ def _open(model: onnx.ModelProto) -> ort.InferenceSession:
 def test_low_nodes_of_the_node_cases_are_no_fewer(
     corpus: pathlib.Path,
     tmp_path: pathlib.Path,
+    place: Place,
     record_property: Callable[[str, object], None],
     request: pytest.FixtureRequest,
 ) -> None:
@@ -63,7 +64,7 @@ def test_low_nodes_of_the_node_cases_are_no_fewer(
     ours: collections.Counter[str] = collections.Counter()
     theirs: collections.Counter[str] = collections.Counter()
     compared = purposely = 0
-    for (our_nodes, their_nodes), count in zip(_low_on_cuda(pairs, tmp_path), left, strict=True):
+    for (our_nodes, their_nodes), count in zip(_low_on_cuda(pairs, place, tmp_path), left, strict=True):
         if our_nodes is not None and their_nodes is not None:
             purposely += count
             ours.update(our_nodes)
@@ -78,7 +79,7 @@ def test_low_nodes_of_the_node_cases_are_no_fewer(
 
 
 def _low_on_cuda(
-    pairs: Sequence[tuple[onnx.ModelProto, onnx.ModelProto]], folder: pathlib.Path
+    pairs: Sequence[tuple[onnx.ModelProto, onnx.ModelProto]], place: Place, folder: pathlib.Path
 ) -> Iterator[list[list[str] | None]]:
     """Yield the low nodes of both models of each pair that the CUDA provider itself takes; None if it refuses one.
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +12,10 @@ import pytest
 
 import amp_transpiler as amp
 from tests.corpus.files import name_of
+from tests.placing import Place
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "lab" / "placement.py"
-_CANNOT_TELL = 3  # the script's exit status where this machine lacks gcc, or the CUDA provider
 _REFUSED_SOURCES = {
     "exported/convmodel_bf16_already/dynamo_op22.onnx": "wrong on purpose: convolutions of bfloat16 with float32",
 }
@@ -41,7 +37,11 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_no_more_nodes_on_the_cpu(
-    model: pathlib.Path, dtype: str, tmp_path: pathlib.Path, record_property: Callable[[str, object], None]
+    model: pathlib.Path,
+    dtype: str,
+    place: Place,
+    tmp_path: pathlib.Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     name, start = name_of(model), time.perf_counter()
     if name in _REFUSED_SOURCES:
@@ -76,14 +76,3 @@ def _excused(name: str, before: dict[str, int], after: dict[str, int]) -> int:
     """Count the nodes on the CPU, by operator, that the table lets a model have beyond its source's."""
     allowed = _ADDED.get(name, {})
     return sum(max(0, min(count, after.get(op, 0) - before.get(op, 0))) for op, count in allowed.items())
-
-
-def place(*models: pathlib.Path, level: str = "all") -> dict[str, Any]:
-    """Ask for the placement of all nodes of the models; the test is skipped where that cannot be told."""
-    command = [sys.executable, str(SCRIPT), "--json", "--level", level, *map(str, models)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode == _CANNOT_TELL:
-        pytest.skip(f"placement: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr[-2000:]
-    placed: dict[str, Any] = json.loads(done.stdout)
-    return placed

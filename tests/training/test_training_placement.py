@@ -17,7 +17,7 @@ from amp_transpiler.paddle.optimizer import AdamW
 from amp_transpiler.program.assemble import assemble
 from amp_transpiler.program.fed_shapes import specialise
 from amp_transpiler.runtime.lowering import lower
-from tests.corpus.test_placement import place
+from tests.placing import Place
 from tests.training.networks import NETWORKS, Network
 from tests.training.trainer import build
 
@@ -42,8 +42,8 @@ def _lowered(network: Network, form: str, *, specialised: bool = True) -> ir.Mod
 
 
 @pytest.fixture(scope="module")
-def placed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """Return what places a step: all steps of a network at once, since each question starts a process."""
+def placed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Return what tells the placement of a step."""
     folder = tmp_path_factory.mktemp("steps")
 
     @functools.cache
