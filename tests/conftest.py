@@ -178,8 +178,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Collect without garbage collection, which would walk through 20,000 tests again and again and find nothing.
 
     What is imported and collected stays until the end. So it is frozen: the collections during the tests leave it out.
-    They are seldom: a graph of nodes and values lives until its test ends, and by default Python searches it for
-    garbage after each 700 objects, which takes a tenth of all the time of the tests.
+    They are seldom: a graph of nodes and values lives until its test ends. By default Python searches what is new for
+    garbage after each 700 objects, which takes a tenth of all the time of the tests; a third of that is saved.
     """
     gc.disable()
     try:

@@ -54,10 +54,10 @@ def gradient_model(
             named = builder.op("Identity", [grads[value]], name=f"grad_{value.name}")
             graph.outputs.append(named)
             names.append(str(value.name))
-    made = ir.to_proto(work)
+    proto = ir.to_proto(work)
     if is_standard:
-        onnx.checker.check_model(made, full_check=True)
-    return made, names
+        onnx.checker.check_model(proto, full_check=True)
+    return proto, names
 
 
 def run_gradients(
@@ -68,8 +68,8 @@ def run_gradients(
     seeds: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return gradient by input, and the cotangent given to each output, from ONNX Runtime on the CPU in float32."""
-    made, names = gradient_model(model, wrt)
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    backward, names = gradient_model(model, wrt)
+    session = onnxruntime.InferenceSession(backward.SerializeToString(), providers=["CPUExecutionProvider"])
     forward = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     outputs = dict(zip([o.name for o in forward.get_outputs()], forward.run(None, dict(feeds)), strict=True))
     if seeds is None:
@@ -79,9 +79,9 @@ def run_gradients(
             for i in session.get_inputs()
             if i.name.endswith("__seed")
         }
-    given = {f"{k}__seed": np.asarray(v, outputs[k].dtype) for k, v in seeds.items()}
+    seed_feeds = {f"{k}__seed": np.asarray(v, outputs[k].dtype) for k, v in seeds.items()}
     known = {i.name for i in session.get_inputs()}
-    values = session.run([f"grad_{n}" for n in names], {k: v for k, v in {**feeds, **given}.items() if k in known})
+    values = session.run([f"grad_{n}" for n in names], {k: v for k, v in {**feeds, **seed_feeds}.items() if k in known})
     return dict(zip(names, values, strict=True)), dict(seeds)
 
 
@@ -102,8 +102,8 @@ def central_differences(
     outputs = list(seeds)
 
     def value(x: np.ndarray) -> float:
-        found = evaluator.run(outputs, {**wide, name: x})
-        return float(sum(np.sum(np.asarray(y, np.float64) * seeds[o]) for o, y in zip(outputs, found, strict=True)))
+        results = evaluator.run(outputs, {**wide, name: x})
+        return float(sum(np.sum(np.asarray(y, np.float64) * seeds[o]) for o, y in zip(outputs, results, strict=True)))
 
     x = wide[name]
     result = np.zeros(x.size)
@@ -134,13 +134,13 @@ def check_by_differences(
 ) -> dict[str, np.ndarray]:
     """Assert that the gradients of the model agree with central differences; return them."""
     model = onnx.parser.parse_model(text)
-    found, seeds = run_gradients(model, feeds, wrt)
-    assert found, "no gradient was computed"
-    for name, grad in found.items():
+    slopes, seeds = run_gradients(model, feeds, wrt)
+    assert slopes, "no gradient was computed"
+    for name, grad in slopes.items():
         want = central_differences(text, feeds, seeds, name)
         assert grad.shape == want.shape
         assert relative_error(grad, want) < tolerance, (name, grad, want)
-    return found
+    return slopes
 
 
 def check_by_torch(
@@ -162,12 +162,12 @@ def check_by_torch(
     import torch
 
     model = onnx.parser.parse_model(text)
-    found, seeds = run_gradients(model, feeds, wrt)
-    assert found, "no gradient was computed"
+    slopes, seeds = run_gradients(model, feeds, wrt)
+    assert slopes, "no gradient was computed"
     tensors = {}
     for name, array in feeds.items():
         tensor = torch.from_numpy(np.ascontiguousarray(array))
-        tensors[name] = tensor.double().requires_grad_(name in found) if array.dtype == np.float32 else tensor
+        tensors[name] = tensor.double().requires_grad_(name in slopes) if array.dtype == np.float32 else tensor
     outputs = function(**tensors)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     total = sum(
@@ -176,7 +176,7 @@ def check_by_torch(
         if o.name in seeds
     )
     total.backward()
-    for name, grad in found.items():
+    for name, grad in slopes.items():
         want = tensors[name].grad.numpy()
         assert grad.shape == want.shape
         assert relative_error(grad, want) < tolerance, (name, grad, want)

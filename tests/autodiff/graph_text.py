@@ -33,9 +33,9 @@ def assert_low_is_well_typed(text: str, elements: Sequence[str] = ("float16", "b
     """Assert that the gradients of the model in each of these element types have the type of their input."""
     for element in elements:
         low = text.replace("float[", f"{element}[").replace("float ", f"{element} ")
-        made, names = gradient_model(onnx.parser.parse_model(low))
+        backward, names = gradient_model(onnx.parser.parse_model(low))
         assert names
-        assert list(faults(ir.from_proto(made))) == []
-        types = {v.name: v.type.tensor_type.elem_type for v in [*made.graph.input, *made.graph.output]}
+        assert list(faults(ir.from_proto(backward))) == []
+        types = {v.name: v.type.tensor_type.elem_type for v in [*backward.graph.input, *backward.graph.output]}
         for name in names:
             assert types[f"grad_{name}"] == types[name]

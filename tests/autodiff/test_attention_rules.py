@@ -95,12 +95,12 @@ def test_a_query_that_attends_to_nothing_has_gradient_zero(kind):
     inputs, feeds, _ = case(4, 4)
     mask = np.ones((3, 5), bool)
     mask[1] = False
-    given = mask if kind == "bool" else np.where(mask, 0, -np.inf).astype("f")
+    mask_value = mask if kind == "bool" else np.where(mask, 0, -np.inf).astype("f")
     model = text(f"{inputs}, {kind}[3,5] m", more=", m")
     seeds = {"y": draw(2, 4, 3, 2)}
-    found, _ = run_gradients(onnx.parser.parse_model(model), feeds | {"m": given}, ["q", "k", "v"], seeds=seeds)
-    assert all(np.all(np.isfinite(grad)) and grad.any() for grad in found.values())
-    assert not found["q"][:, :, 1].any()
+    slopes, _ = run_gradients(onnx.parser.parse_model(model), feeds | {"m": mask_value}, ["q", "k", "v"], seeds=seeds)
+    assert all(np.all(np.isfinite(grad)) and grad.any() for grad in slopes.values())
+    assert not slopes["q"][:, :, 1].any()
 
 
 REFUSED = [
@@ -123,13 +123,13 @@ def test_low_precision_is_well_typed(rank, dtype):
     inputs, _, attributes = case(rank, 2, dtype=dtype)
     attributes = joined(attributes, "is_causal = 1, softcap = 5.0")
     model = text(f"{inputs}, {dtype}[3,5] m", attributes, ", m", dtype=dtype)
-    made, names = gradient_model(onnx.parser.parse_model(model))
+    backward, names = gradient_model(onnx.parser.parse_model(model))
     assert names == ["q", "k", "v", "m"]
     low = onnx.TensorProto.DataType.Value(dtype.upper())
-    kinds = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
-    assert all(o.type.tensor_type.elem_type == low for o in made.graph.output)
-    assert all(kinds[n.output[0]] == low for n in made.graph.node if n.op_type == "MatMul")
-    assert all(kinds[n.output[0]] == onnx.TensorProto.FLOAT for n in made.graph.node if n.op_type == "Softmax")
+    kinds = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(backward).graph.value_info}
+    assert all(o.type.tensor_type.elem_type == low for o in backward.graph.output)
+    assert all(kinds[n.output[0]] == low for n in backward.graph.node if n.op_type == "MatMul")
+    assert all(kinds[n.output[0]] == onnx.TensorProto.FLOAT for n in backward.graph.node if n.op_type == "Softmax")
 
 
 def rotary(shape: str, attributes: str, cache: str, more: str = "", inputs: str = "", dtype: str = "float") -> str:
@@ -167,9 +167,9 @@ def test_rotary_embedding(interleaved, partial, rank, positions):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rotary_embedding_in_low_precision_is_well_typed(dtype):
     model = onnx.parser.parse_model(rotary("N,2,3,8", "interleaved = 0", "N,3,4", dtype=dtype))
-    made, names = gradient_model(model, ["x"])
+    backward, names = gradient_model(model, ["x"])
     assert names == ["x"]
-    assert made.graph.output[-1].type.tensor_type.elem_type == onnx.TensorProto.DataType.Value(dtype.upper())
+    assert backward.graph.output[-1].type.tensor_type.elem_type == onnx.TensorProto.DataType.Value(dtype.upper())
 
 
 def test_rotary_caches_have_no_gradient():

@@ -79,9 +79,9 @@ def text_of(case: str) -> str:
 
 def feeds_of(case: str, condition: bool, inner: bool = True) -> dict[str, np.ndarray]:
     shapes = {"float[N,3]": (2, 3), "float[3]": (3,), "float[3,3]": (3, 3), "float[1]": (1,)}
-    made = {part.split()[1]: some(*shapes[part.split()[0]]) for part in CASES[case][0].split(", ")}
-    given = {"c": np.array(condition), **made}
-    return {**given, "d": np.array(inner)} if "(d)" in CASES[case][1] else given
+    drawn = {part.split()[1]: some(*shapes[part.split()[0]]) for part in CASES[case][0].split(", ")}
+    fed = {"c": np.array(condition), **drawn}
+    return {**fed, "d": np.array(inner)} if "(d)" in CASES[case][1] else fed
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -98,23 +98,23 @@ def test_low_types_are_well_typed(case):
 
 def test_a_branch_that_does_not_use_a_value_gives_zeros():
     feeds = feeds_of("each uses one", condition=True)
-    found, seeds = run_gradients(onnx.parser.parse_model(text_of("each uses one")), feeds)
-    assert not found["b"].any()
-    assert relative_error(found["a"], 2 * feeds["a"] * seeds["y"]) < 1e-6
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text_of("each uses one")), feeds)
+    assert not slopes["b"].any()
+    assert relative_error(slopes["a"], 2 * feeds["a"] * seeds["y"]) < 1e-6
 
 
 def test_only_what_is_wanted_is_computed():
-    made, names = gradient_model(onnx.parser.parse_model(text_of("both use both")), wrt=["a"])
+    with_gradients, names = gradient_model(onnx.parser.parse_model(text_of("both use both")), wrt=["a"])
     assert names == ["a"]
-    backward = made.graph.node[-2]
+    backward = with_gradients.graph.node[-2]
     assert (backward.op_type, len(backward.output)) == ("If", 1)
     held = {node.op_type for a in backward.attribute for node in a.g.node}
     assert "Add" not in held  # the forward result is not needed
 
 
 def test_names_are_unique_across_scopes():
-    made, _ = gradient_model(onnx.parser.parse_model(text_of("nested")))
-    model = ir.from_proto(made)
+    backward, _ = gradient_model(onnx.parser.parse_model(text_of("nested")))
+    model = ir.from_proto(backward)
     names = [v.name for scope in scopes(model) for node in scope.graph for v in node.outputs]
     assert len(names) == len(set(names))
     assert NameAllocator(model).fresh(names[0]) != names[0]
@@ -138,9 +138,9 @@ def test_gradients_stop_inside_a_branch():
     model.graph.inputs.append(seed)
     builder = GraphBuilder(model)
     grads = differentiate(builder, {y: seed}, [a], stop=[branch[0].outputs[0]])
-    made = grads[a].producer()
-    assert made is not None
-    assert [n.op_type for n in made.attributes["then_branch"].as_graph()] == ["Identity"]  # the Mul is left out
+    maker = grads[a].producer()
+    assert maker is not None
+    assert [n.op_type for n in maker.attributes["then_branch"].as_graph()] == ["Identity"]  # the Mul is left out
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def text(
 
 
 def feeds(x: tuple[int, ...], w: tuple[int, ...], bias: int) -> dict[str, np.ndarray]:
-    made = {"x": random(BATCH, *x), "w": random(*w)}
-    return {**made, "c": random(bias)} if bias else made
+    drawn = {"x": random(BATCH, *x), "w": random(*w)}
+    return {**drawn, "c": random(bias)} if bias else drawn
 
 
 # x without batch, w, bias, strides, pads (begin, end), dilations, group
@@ -149,15 +149,15 @@ def test_paddings_of_conv_transpose(attributes):
     """Forward and backward are adjoint: <g, y(x)> is <dX, x> and <dW, w>, both by ONNX Runtime."""
     x, w = (2, 3, 3), (2, 2, 3, 4)
     model = onnx.parser.parse_model(text("ConvTranspose", x, w, 0, attributes))
-    given = feeds(x, w, 0)
+    fed = feeds(x, w, 0)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    found, seeds = run_gradients(model, given)
-    y = session.run(None, given)[0]
+    slopes, seeds = run_gradients(model, fed)
+    y = session.run(None, fed)[0]
     for direction in range(3):
         for name in ("x", "w"):
-            moved = {**given, name: random(*given[name].shape)}
+            moved = {**fed, name: random(*fed[name].shape)}
             want = float(np.sum(session.run(None, moved)[0] * seeds["y"]))
-            assert np.sum(found[name] * moved[name]) == pytest.approx(want, rel=1e-4, abs=1e-4), (
+            assert np.sum(slopes[name] * moved[name]) == pytest.approx(want, rel=1e-4, abs=1e-4), (
                 direction,
                 name,
                 y.shape,
@@ -172,9 +172,9 @@ def test_element_types_fit(operator, dtype, case):
     if operator == "ConvTranspose":
         x, bias = (w[0], *x[1:]), w[1] * group if bias else 0
     source = text(operator, x, w, bias, of(strides, pads, dilations, group), dtype)
-    made, names = gradient_model(onnx.parser.parse_model(source))
+    backward, names = gradient_model(onnx.parser.parse_model(source))
     assert names == ["x", "w", "c"][: 3 if bias else 2]
-    types = {o.name: o.type.tensor_type.elem_type for o in made.graph.output}
+    types = {o.name: o.type.tensor_type.elem_type for o in backward.graph.output}
     assert len(set(types.values())) == 1
 
 
@@ -191,19 +191,19 @@ def test_bfloat16_goes_by_conv_where_it_can(strides, pads, group, want):
     """CUDA has no bfloat16 ConvTranspose; with the types put to float32 the graph computes the same."""
     x, w = (4, 6, 5), (6, 4 // group, 3, 3)
     source = text("Conv", x, w, 0, of(strides, pads, [1, 1], group))
-    made, _ = gradient_model(onnx.parser.parse_model(source.replace("float[", "bfloat16[")))
-    assert any(node.op_type == "ConvTranspose" for node in made.graph.node) is not want
-    for declared in [*made.graph.input, *made.graph.output]:
+    backward, _ = gradient_model(onnx.parser.parse_model(source.replace("float[", "bfloat16[")))
+    assert any(node.op_type == "ConvTranspose" for node in backward.graph.node) is not want
+    for declared in [*backward.graph.input, *backward.graph.output]:
         declared.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    for node in made.graph.node:
+    for node in backward.graph.node:
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to":
                 attribute.i = onnx.TensorProto.FLOAT
-    del made.graph.value_info[:]
-    given = feeds(x, w, 0)
-    direct, seeds = run_gradients(onnx.parser.parse_model(source), given)
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    got = session.run(["grad_x", "grad_w"], {**given, "y__seed": seeds["y"].astype("f")})
+    del backward.graph.value_info[:]
+    fed = feeds(x, w, 0)
+    direct, seeds = run_gradients(onnx.parser.parse_model(source), fed)
+    session = onnxruntime.InferenceSession(backward.SerializeToString(), providers=["CPUExecutionProvider"])
+    got = session.run(["grad_x", "grad_w"], {**fed, "y__seed": seeds["y"].astype("f")})
     np.testing.assert_allclose(got[0], direct["x"], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(got[1], direct["w"], rtol=1e-4, atol=1e-4)
 

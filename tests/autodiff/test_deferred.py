@@ -144,11 +144,11 @@ def test_a_network_that_is_built_trains_on_images_of_any_size(level):
     free = segmenter([None, 2, None, None], level)
     for size in (8, 10):
         x = W(2, 2, size, size, seed=size)
-        found = [free(x) for _ in range(3)]
-        assert found[-1] < found[0]
+        losses_seen = [free(x) for _ in range(3)]
+        assert losses_seen[-1] < losses_seen[0]
         if size == 8:
             fixed = segmenter([2, 2, 8, 8], level)
-            np.testing.assert_allclose(found, [fixed(x) for _ in range(3)], rtol=1e-5 if level == "O0" else 1e-3)
+            np.testing.assert_allclose(losses_seen, [fixed(x) for _ in range(3)], rtol=1e-5 if level == "O0" else 1e-3)
 
 
 def test_axes_that_are_computed_from_listed_numbers_are_known():
@@ -249,9 +249,9 @@ def test_the_branch_that_sizes_choose_is_trained():
     main, loss, scope, exe = trained(model)
     for size, expected in ((8, 5), (6, 5)):
         before = np.array(scope["k"])
-        y, found = exe.run(main, feed={"x": data(1, size, size)}, fetch_list=["y", loss], scope=scope)
+        y, loss_value = exe.run(main, feed={"x": data(1, size, size)}, fetch_list=["y", loss], scope=scope)
         assert y.shape == (1, 2, expected, expected)
-        assert np.isfinite(found)
+        assert np.isfinite(loss_value)
         assert np.abs(np.array(scope["k"]) - before).max() > 1e-5
 
 
@@ -272,10 +272,10 @@ def test_a_branch_that_does_not_fit_what_is_fed_gets_no_gradient():
     for rate, used, other in ((8, "k8", "k4"), (4, "k4", "k8"), (8, "k8", "k4")):
         before = {name: np.array(scope[name]) for name in (used, other)}
         x = W(3, 1, rate, seed=rate)
-        y, found = exe.run(main, feed={"x": x, "rate": np.array(rate)}, fetch_list=["y", loss], scope=scope)
+        y, loss_value = exe.run(main, feed={"x": x, "rate": np.array(rate)}, fetch_list=["y", loss], scope=scope)
         expected = x[:, 0] @ before[used][:, 0].T
         np.testing.assert_allclose(y, expected, rtol=1e-5)
-        np.testing.assert_allclose(found, np.mean(expected**2), rtol=1e-5)
+        np.testing.assert_allclose(loss_value, np.mean(expected**2), rtol=1e-5)
         slope = 2 / expected.size * expected.T @ x[:, 0]
         np.testing.assert_allclose(scope[used][:, 0], before[used][:, 0] - RATE * slope, rtol=1e-5)
         np.testing.assert_array_equal(scope[other], before[other])

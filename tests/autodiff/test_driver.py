@@ -57,10 +57,10 @@ def test_a_value_that_leaves_twice_from_a_branch():
 
 
 def test_a_symbolic_batch_is_summed_over():
-    made, _ = gradient_model(
+    backward, _ = gradient_model(
         onnx.parser.parse_model(graph("float[N,3] x, float[3] b, float[1,3] c", "m = Add(x, b) y = Mul(m, c)"))
     )
-    shapes = {o.name: [d.dim_value for d in o.type.tensor_type.shape.dim] for o in made.graph.output}
+    shapes = {o.name: [d.dim_value for d in o.type.tensor_type.shape.dim] for o in backward.graph.output}
     assert shapes["grad_b"] == [3]
     assert shapes["grad_c"] == [1, 3]
 
@@ -109,8 +109,8 @@ def test_what_the_target_does_not_depend_on_has_no_gradient():
 
 
 def test_nothing_is_written_for_what_nobody_wants():
-    made, _ = gradient_model(onnx.parser.parse_model(graph("float[3] x, float[3] z", "y = Mul(x, z)")), wrt=["x"])
-    assert [node.op_type for node in made.graph.node] == ["Mul", "Mul", "Identity"]
+    backward, _ = gradient_model(onnx.parser.parse_model(graph("float[3] x, float[3] z", "y = Mul(x, z)")), wrt=["x"])
+    assert [node.op_type for node in backward.graph.node] == ["Mul", "Mul", "Identity"]
 
 
 def test_an_operator_without_a_rule():
@@ -149,21 +149,21 @@ def test_many_contributions_of_a_low_value_are_summed_in_float32_and_few_as_they
     copies = [f"a{index}" for index in range(number)]
     body = " ".join(f"{copy} = Identity(x)" for copy in copies) + f" y = Sum({', '.join(copies)})"
     text = graph(f"{kind}[3] x", body, outputs=f"{kind}[3] y")
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(backward).graph.value_info}
     low = onnx.TensorProto.DataType.Value(kind.upper())
-    types |= {value.name: value.type.tensor_type.elem_type for value in made.graph.output}
-    sums = [node for node in made.graph.node if node.op_type == operator and node.name.startswith("grad/")]
+    types |= {value.name: value.type.tensor_type.elem_type for value in backward.graph.output}
+    sums = [node for node in backward.graph.node if node.op_type == operator and node.name.startswith("grad/")]
     assert [types[node.output[0]] for node in sums] == [low if summed == "low" else onnx.TensorProto.FLOAT]
-    assert made.graph.output[-1].type.tensor_type.elem_type == low
+    assert backward.graph.output[-1].type.tensor_type.elem_type == low
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_the_sum_over_a_broadcast_of_a_low_value_is_in_float32(kind):
     text = graph(f"{kind}[N,3] x, {kind}[3] b", "y = Add(x, b)", outputs=f"{kind} y")
-    made, _ = gradient_model(onnx.parser.parse_model(text), wrt=["b"])
-    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
-    (total,) = (node for node in made.graph.node if node.op_type == "ReduceSum")
+    backward, _ = gradient_model(onnx.parser.parse_model(text), wrt=["b"])
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(backward).graph.value_info}
+    (total,) = (node for node in backward.graph.node if node.op_type == "ReduceSum")
     assert types[total.output[0]] == onnx.TensorProto.FLOAT
 
 
@@ -219,9 +219,9 @@ def test_weights_that_a_branch_captures(low):
     """Only the branch that multiplies by the weight itself sums its gradient low."""
     text = graph("bool c, float16[2,3,4] x, float16[4,2] w", IN_A_BRANCH, outputs="float16[A,B,C] y")
     with low_weight_sums(low):
-        made, names = gradient_model(onnx.parser.parse_model(text), ["w"])
+        backward, names = gradient_model(onnx.parser.parse_model(text), ["w"])
     assert names == ["w"]
-    model = ir.from_proto(made)
+    model = ir.from_proto(backward)
     propagate_types(model)
     sums = [node.outputs[0].dtype.name for node in model.graph.all_nodes() if node.op_type == "ReduceSum"]
     assert sums == (["FLOAT16"] if low else [])
@@ -248,14 +248,14 @@ def test_a_gradient_has_the_shape_that_a_branch_knows():
 def test_many_small_contributions_are_not_lost():
     text = graph("float16[1] b, float16[4096,1] x", "y = Add(x, b)", outputs="float16 y")
     feeds = {"b": np.zeros(1, np.float16), "x": np.zeros((4096, 1), np.float16)}
-    found, _ = run_gradients(onnx.parser.parse_model(text), feeds, wrt=["b"], seeds={"y": np.ones((4096, 1))})
-    assert found["b"] == 4096  # added one by one in float16 it would stay at 2048
+    slopes, _ = run_gradients(onnx.parser.parse_model(text), feeds, wrt=["b"], seeds={"y": np.ones((4096, 1))})
+    assert slopes["b"] == 4096  # added one by one in float16 it would stay at 2048
 
 
 def test_a_gradient_has_the_type_of_its_value():
     text = graph("float16[3] x, float[3] w", "h = Cast<to=1>(x) y = Mul(h, w)", outputs="float[3] y")
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    types = {o.name: o.type.tensor_type.elem_type for o in made.graph.output}
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    types = {o.name: o.type.tensor_type.elem_type for o in backward.graph.output}
     assert types["grad_x"] == onnx.TensorProto.FLOAT16
     assert types["grad_w"] == onnx.TensorProto.FLOAT
 
@@ -272,6 +272,6 @@ def test_a_stand_in_gives_the_gradients_of_a_node_that_has_none():
         return [(value, builder.expand_like(builder.sum(grad), value)) for value in node.inputs if counts(value)]
 
     driver = Driver(builder, {values["x"]}, set(), otherwise=stand_in)
-    found = driver.run(model.graph, {values["y"]: builder.zeros_like(values["y"])})
+    cotangents = driver.run(model.graph, {values["y"]: builder.zeros_like(values["y"])})
     assert [operator for operator, _ in refused] == ["Det"]
-    assert found[values["x"]].dtype == ir.DataType.FLOAT
+    assert cotangents[values["x"]].dtype == ir.DataType.FLOAT

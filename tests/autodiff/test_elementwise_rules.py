@@ -117,15 +117,15 @@ def test_unary(body, x):
 @pytest.mark.parametrize(("body", "x"), BY_ERF)
 def test_those_by_the_error_function(body, x):
     model = text(body, {"x": x})
-    found, seeds = run_gradients(onnx.parser.parse_model(model), {"x": x})
-    assert relative_error(found["x"], central_differences(model, {"x": x}, seeds, "x", step=WIDE_STEP)) < TOLERANCE
+    slopes, seeds = run_gradients(onnx.parser.parse_model(model), {"x": x})
+    assert relative_error(slopes["x"], central_differences(model, {"x": x}, seeds, "x", step=WIDE_STEP)) < TOLERANCE
 
 
 @pytest.mark.parametrize(("body", "feeds"), BINARY)
 def test_several_operands(body, feeds):
-    found = check_by_differences(text(body, feeds), feeds)
+    slopes = check_by_differences(text(body, feeds), feeds)
     wanted = {name for name in feeds if name != "c" and not (body.startswith("CastLike") and name == "z")}
-    assert set(found) == wanted
+    assert set(slopes) == wanted
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_swish_of_opset_24(body):
 
 def test_range():
     feeds = {"x": np.array(0.5, F), "z": np.array(4.0, F), "w": np.array(0.75, F)}
-    found = check_by_differences(text("Range(x, z, w)", feeds), feeds)
-    assert set(found) == {"x", "w"}
+    slopes = check_by_differences(text("Range(x, z, w)", feeds), feeds)
+    assert set(slopes) == {"x", "w"}
 
 
 TANH = (
@@ -188,9 +188,9 @@ FUSED = [
 @pytest.mark.parametrize(("body", "feeds", "same"), FUSED)
 def test_operators_of_onnx_runtime_against_what_they_fuse(body, feeds, same):
     model = onnx.parser.parse_model(text(fused(body), feeds))
-    found, seeds = run_gradients(model, feeds)
-    assert set(found) == set(feeds)
-    for name, grad in found.items():
+    slopes, seeds = run_gradients(model, feeds)
+    assert set(slopes) == set(feeds)
+    for name, grad in slopes.items():
         want = central_differences(text(same, feeds), feeds, seeds, name, step=WIDE_STEP)
         assert relative_error(grad, want) < TOLERANCE
 
@@ -275,9 +275,9 @@ def test_special_values(body, feeds, want):
     arrays = {name: np.array(value, F) for name, value in feeds.items()}
     if body.startswith("Clip"):
         arrays |= {name: arrays[name].reshape(()) for name in ("z", "w")}
-    found = gradients_at(body, "x", arrays)
+    slopes = gradients_at(body, "x", arrays)
     for name, value in want.items():
-        np.testing.assert_allclose(found[name].reshape(-1), value)
+        np.testing.assert_allclose(slopes[name].reshape(-1), value)
 
 
 # Operators without a gradient.
@@ -344,13 +344,13 @@ def test_dropout(body, scale, training):
     if at_run_time:
         feeds |= {"r": np.array(0.25, F), "t": np.array(training)}
         scale = scale if training else 1.0
-    made, names = gradient_model(onnx.parser.parse_model(text(body, feeds)), ["x"])
+    backward, names = gradient_model(onnx.parser.parse_model(text(body, feeds)), ["x"])
     assert names == ["x"]
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(backward.SerializeToString(), providers=["CPUExecutionProvider"])
     seed = np.random.default_rng(0).normal(size=(40, 50)).astype(F)
     y, grad = session.run(["y", "grad_x"], {**feeds, "y__seed": seed})
-    kept = np.mean(y != 0)
-    assert (kept == 1) if scale == 1 else abs(kept - 1 / scale) < 0.05
+    share_left = np.mean(y != 0)
+    assert (share_left == 1) if scale == 1 else abs(share_left - 1 / scale) < 0.05
     np.testing.assert_allclose(y[y != 0], scale, rtol=1e-6)
     np.testing.assert_allclose(grad, seed * (y != 0) * F(scale), rtol=1e-5)
 
@@ -363,8 +363,8 @@ def test_dropout_of_everything(at_run_time):
     assert np.float32(0.999999999) == 1
     if at_run_time:
         body, feeds = f"{TRAINING % 1} y = Dropout(x, r, t)", {"x": WIDE, "r": np.array(1.0, F)}
-    made, _ = gradient_model(onnx.parser.parse_model(text(body, feeds)), ["x"])
-    evaluator = onnx.reference.ReferenceEvaluator(made)
+    backward, _ = gradient_model(onnx.parser.parse_model(text(body, feeds)), ["x"])
+    evaluator = onnx.reference.ReferenceEvaluator(backward)
     grad = evaluator.run(["grad_x"], {**feeds, "y__seed": WIDE})[0]
     assert not np.any(grad)
 
@@ -390,8 +390,8 @@ TYPED = [
 @pytest.mark.parametrize("element", ["float16", "bfloat16", "double"])
 @pytest.mark.parametrize(("body", "feeds"), TYPED)
 def test_gradients_have_the_type_and_shape_of_their_inputs(body, feeds, element):
-    made, names = gradient_model(onnx.parser.parse_model(text(body, feeds, 24, element)))
-    model = ir.from_proto(made)
+    backward, names = gradient_model(onnx.parser.parse_model(text(body, feeds, 24, element)))
+    model = ir.from_proto(backward)
     verify(model, "differentiation")
     assert names
     inputs = {value.name: value for value in model.graph.inputs}
@@ -418,7 +418,7 @@ def test_gradients_have_the_type_and_shape_of_their_inputs(body, feeds, element)
 def test_large_results_in_float16(body, x, want):
     feeds = {"x": np.array([x], np.float16)}
     feeds |= {"z": np.array([300.0], np.float16)} if "z" in body else {}
-    made, _ = gradient_model(onnx.parser.parse_model(text(body, feeds, 21, "float16")), ["x"])
-    grad = onnx.reference.ReferenceEvaluator(made).run(["grad_x"], {**feeds, "y__seed": np.ones(1, np.float16)})[0]
+    backward, _ = gradient_model(onnx.parser.parse_model(text(body, feeds, 21, "float16")), ["x"])
+    grad = onnx.reference.ReferenceEvaluator(backward).run(["grad_x"], {**feeds, "y__seed": np.ones(1, np.float16)})[0]
     assert grad.dtype == np.float16
     np.testing.assert_allclose(grad.astype(np.float64), want, rtol=5e-3, atol=1e-4)

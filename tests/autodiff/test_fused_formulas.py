@@ -140,8 +140,8 @@ def text_of(case, shape, element="float"):
 
 def backward_alone(model):
     """The gradients of a model, without what they do not need."""
-    made, names = gradient_model(model, is_standard=False)
-    work = ir.from_proto(made)
+    backward, names = gradient_model(model, is_standard=False)
+    work = ir.from_proto(backward)
     work.graph.outputs[:] = [value for value in work.graph.outputs if value.name.startswith("grad_")]
     RemoveUnusedNodesPass()(work)
     return ir.to_proto(work), names
@@ -155,12 +155,12 @@ def test_gradients(name):
     result = case.formula(*wide.values())
     seed = draw(*result.shape)
     result.backward(torch.from_numpy(seed).double())
-    made, names = backward_alone(onnx.parser.parse_model(text_of(case, result.shape)))
+    backward, names = backward_alone(onnx.parser.parse_model(text_of(case, result.shape)))
     assert set(names) == set(feeds)
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(backward.SerializeToString(), providers=["CPUExecutionProvider"])
     known = {value.name for value in session.get_inputs()}
-    given = {key: value for key, value in (feeds | {"y__seed": seed}).items() if key in known}
-    for key, got in zip(names, session.run([f"grad_{key}" for key in names], given), strict=True):
+    fed = {key: value for key, value in (feeds | {"y__seed": seed}).items() if key in known}
+    for key, got in zip(names, session.run([f"grad_{key}" for key in names], fed), strict=True):
         want = wide[key].grad.numpy()
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5 * max(1.0, np.abs(want).max()), err_msg=key)
 
@@ -169,9 +169,9 @@ def test_gradients(name):
 def test_low_gradients_have_the_type_of_their_input(name):
     case = CASES[name]
     shape = case.formula(*map(torch.zeros, case.shapes.values())).shape
-    made, names = gradient_model(onnx.parser.parse_model(text_of(case, shape, "float16")))
-    assert not list(faults(ir.from_proto(made)))
-    types = {v.name: v.type.tensor_type.elem_type for v in [*made.graph.input, *made.graph.output]}
+    backward, names = gradient_model(onnx.parser.parse_model(text_of(case, shape, "float16")))
+    assert not list(faults(ir.from_proto(backward)))
+    types = {v.name: v.type.tensor_type.elem_type for v in [*backward.graph.input, *backward.graph.output]}
     assert all(types[f"grad_{key}"] == types[key] for key in names)
 
 

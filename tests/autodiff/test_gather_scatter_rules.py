@@ -70,17 +70,17 @@ PADDED = [
 def test_gather_of_constant_neighbours_or_of_one_place_pads(axis, index):
     text = graph("float[N,4,2] x", f"y = Gather<axis={axis}>(x, i)", constants=index)
     check_by_differences(text, {"x": some(3, 4, 2)})
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    assert "ScatterND" not in {node.op_type for node in made.graph.node}
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    assert "ScatterND" not in {node.op_type for node in backward.graph.node}
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_rows_of_low_embeddings_are_added_in_float32(kind):
-    made, _ = gradient_model(
+    backward, _ = gradient_model(
         onnx.parser.parse_model(graph(f"{kind}[5,2] x, int64[N] i", "y = Gather(x, i)").replace("float y", f"{kind} y"))
     )
-    (scatter,) = (node for node in made.graph.node if node.op_type == "ScatterND")
-    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
+    (scatter,) = (node for node in backward.graph.node if node.op_type == "ScatterND")
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(backward).graph.value_info}
     assert {types[scatter.input[2]], types[scatter.output[0]]} == {onnx.TensorProto.FLOAT}
 
 

@@ -66,7 +66,7 @@ def test_fused_matmul(across, stacks):
     inputs = ", ".join(f"float{dims(value.shape)} {name}" for name, value in feeds.items())
     body = f"com.microsoft.FusedMatMul <alpha = 0.5, transA = {across[0]}, transB = {across[1]}> (a, b)"
     lead = np.broadcast_shapes(*stacks)
-    found, seeds = run_gradients(onnx.parser.parse_model(text(body, inputs, result=dims((*lead, 2, 4)))), feeds)
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text(body, inputs, result=dims((*lead, 2, 4)))), feeds)
     g = 0.5 * seeds["y"]
     a, b = (np.swapaxes(feeds[n], -1, -2) if across[i] else feeds[n] for i, n in enumerate("ab"))
     want = {"a": np.matmul(g, np.swapaxes(b, -1, -2)), "b": np.matmul(np.swapaxes(a, -1, -2), g)}
@@ -74,8 +74,8 @@ def test_fused_matmul(across, stacks):
         full = np.swapaxes(want[name], -1, -2) if across[index] else want[name]
         full = full.sum(tuple(range(full.ndim - feeds[name].ndim)))
         axes = tuple(i for i, size in enumerate(feeds[name].shape) if size == 1)
-        assert found[name].shape == feeds[name].shape
-        assert relative_error(found[name], full.sum(axes, keepdims=True)) < 1e-5
+        assert slopes[name].shape == feeds[name].shape
+        assert relative_error(slopes[name], full.sum(axes, keepdims=True)) < 1e-5
 
 
 @pytest.mark.parametrize("batches", [("N,", "N,"), ("N,", ""), ("2,", "1,")])
@@ -153,8 +153,8 @@ LOW = [
 @pytest.mark.parametrize(("body", "dtype"), [(body, dtype) for body, dtypes in LOW for dtype in dtypes])
 def test_low_precision_is_well_typed(body, dtype):
     model = onnx.parser.parse_model(text(body, f"{dtype}[N,3] a, {dtype}[4,3] b, {dtype}[4] c", dtype, "[N,4]"))
-    made, names = gradient_model(model)
+    backward, names = gradient_model(model)
     assert names[:2] == ["a", "b"]
     low = onnx.TensorProto.DataType.Value(dtype.upper())
-    kinds = {o.name: o.type.tensor_type.elem_type for o in made.graph.output}
+    kinds = {o.name: o.type.tensor_type.elem_type for o in backward.graph.output}
     assert all(kinds[f"grad_{name}"] == low for name in names)

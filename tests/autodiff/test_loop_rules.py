@@ -74,16 +74,16 @@ def test_scans(case):
     inputs = ", ".join(f"float[{','.join(map(str, shape))}] {name}" for name, shape in shapes.items())
     constants = "int64[1] zero = {0}" if "zero" in body else ""
     text = graph(inputs, body, outputs=outputs, constants=constants)
-    found = check_by_differences(text, {name: some(*shape) for name, shape in shapes.items()})
-    assert set(found) == set(shapes)
+    slopes = check_by_differences(text, {name: some(*shape) for name, shape in shapes.items()})
+    assert set(slopes) == set(shapes)
 
 
 @pytest.mark.parametrize("trips", [1, 4])
 def test_loops_of_any_number_of_turns(trips):
     inputs = "int64 n, bool c, float[3] s, float[3] a, float[3] w"
     feeds = {"n": np.array(trips), "c": np.array(True), "s": some(3), "a": some(3), "w": some(3)}
-    found = check_by_differences(graph(inputs, LOOP, outputs="float[3] y, float[N,3] z", constants=THREE), feeds)
-    assert set(found) == {"s", "a", "w"}
+    slopes = check_by_differences(graph(inputs, LOOP, outputs="float[3] y, float[N,3] z", constants=THREE), feeds)
+    assert set(slopes) == {"s", "a", "w"}
 
 
 @pytest.mark.parametrize(("trips", "begins"), [(0, True), (4, False)])
@@ -92,10 +92,10 @@ def test_a_loop_of_no_turns_passes_gradients_on(trips, begins):
     feeds = {"n": np.array(trips), "c": np.array(begins), "s": some(3), "a": some(3), "w": some(3)}
     model = onnx.parser.parse_model(graph(inputs, LOOP, outputs="float[3] y, float[N,3] z", constants=THREE))
     seed = some(3)
-    found, _ = run_gradients(model, feeds, seeds={"y": seed, "z": np.zeros((0, 3), "f")})
-    np.testing.assert_array_equal(found["s"], seed)
+    slopes, _ = run_gradients(model, feeds, seeds={"y": seed, "z": np.zeros((0, 3), "f")})
+    np.testing.assert_array_equal(slopes["s"], seed)
     for name in ("a", "w"):
-        np.testing.assert_array_equal(found[name], np.zeros(3))
+        np.testing.assert_array_equal(slopes[name], np.zeros(3))
 
 
 def test_a_scan_from_the_last_slice_is_one_of_flipped_slices():
@@ -103,11 +103,11 @@ def test_a_scan_from_the_last_slice_is_one_of_flipped_slices():
     feeds = {name: some(*shape) for name, shape in WITH_STATE.items()}
     seeds = {"y": some(3), "z": some(4, 3)}
     backwards = RECURRENCE.format(", scan_input_directions = [1], scan_output_directions = [1]")
-    found, _ = run_gradients(onnx.parser.parse_model(graph(inputs, backwards, outputs=outputs)), feeds, seeds=seeds)
+    slopes, _ = run_gradients(onnx.parser.parse_model(graph(inputs, backwards, outputs=outputs)), feeds, seeds=seeds)
     text = graph(inputs, RECURRENCE.format(""), outputs=outputs)
     flipped = {"y": seeds["y"], "z": seeds["z"][::-1]}
     want, _ = run_gradients(onnx.parser.parse_model(text), feeds | {"a": feeds["a"][::-1].copy()}, seeds=flipped)
-    for name, grad in found.items():
+    for name, grad in slopes.items():
         np.testing.assert_allclose(grad, want[name][::-1] if name == "a" else want[name], rtol=1e-5)
 
 

@@ -45,8 +45,8 @@ def feeds_of(shape: tuple[int, ...], *, weights: bool, ignore: int | None = None
     if ignore is not None:
         target.reshape(-1)[::3] = ignore
         target.reshape(-1)[1] = 2  # one label counts: the mean of none is 0 / 0
-    found = {"x": RANDOM.normal(size=shape).astype("f"), "t": target}
-    return found | ({"w": RANDOM.uniform(0.5, 2, shape[1]).astype("f")} if weights else {})
+    arrays = {"x": RANDOM.normal(size=shape).astype("f"), "t": target}
+    return arrays | ({"w": RANDOM.uniform(0.5, 2, shape[1]).astype("f")} if weights else {})
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -82,12 +82,12 @@ def test_log_prob_has_a_gradient_too(shape, reduction):
 
 def test_gradient_of_log_prob_alone():
     model = text(LOSSES[0], (4, 3), "mean", outputs="y, lp")
-    made = onnx.parser.parse_model(model)
-    del made.graph.output[0]
-    found, seeds = run_gradients(made, feeds := feeds_of((4, 3), weights=False))
+    proto = onnx.parser.parse_model(model)
+    del proto.graph.output[0]
+    slopes, seeds = run_gradients(proto, feeds := feeds_of((4, 3), weights=False))
     shares = np.exp(feeds["x"]) / np.exp(feeds["x"]).sum(1, keepdims=True)
     want = seeds["lp"] - shares * seeds["lp"].sum(1, keepdims=True)
-    np.testing.assert_allclose(found["x"], want, atol=1e-5)
+    np.testing.assert_allclose(slopes["x"], want, atol=1e-5)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -97,14 +97,16 @@ def test_samples_that_do_not_count_have_gradient_zero(loss, weights):
     feeds["t"][:] = -1
     feeds["x"][1] = np.inf
     model = onnx.parser.parse_model(text(loss, (4, 3), "mean", weights=weights, ignore=-1))
-    found, _ = run_gradients(model, feeds, wrt=["x"])
-    assert not found["x"].any()
+    slopes, _ = run_gradients(model, feeds, wrt=["x"])
+    assert not slopes["x"].any()
 
 
 def test_large_scores():
     feeds = {"x": np.array([[1e4, -1e4, 0]], "f"), "t": np.array([1])}
-    found, _ = run_gradients(onnx.parser.parse_model(text(LOSSES[0], (1, 3), "sum")), feeds, seeds={"y": np.array(1.0)})
-    np.testing.assert_array_equal(found["x"], [[1, -1, 0]])
+    slopes, _ = run_gradients(
+        onnx.parser.parse_model(text(LOSSES[0], (1, 3), "sum")), feeds, seeds={"y": np.array(1.0)}
+    )
+    np.testing.assert_array_equal(slopes["x"], [[1, -1, 0]])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -112,9 +114,9 @@ def test_large_scores():
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_low_precision_is_well_typed(loss, reduction, dtype):
     model = text(loss, (4, 3, 2), reduction, weights=True, ignore=2, dtype=dtype)
-    made, names = gradient_model(onnx.parser.parse_model(model))
+    backward, names = gradient_model(onnx.parser.parse_model(model))
     assert names == ["x", "w"]
     low = onnx.TensorProto.DataType.Value(dtype.upper())
-    assert all(o.type.tensor_type.elem_type == low for o in made.graph.output)
-    kinds = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(made).graph.value_info}
-    assert all(kinds[n.output[0]] == onnx.TensorProto.FLOAT for n in made.graph.node if n.op_type == "ReduceSum")
+    assert all(o.type.tensor_type.elem_type == low for o in backward.graph.output)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(backward).graph.value_info}
+    assert all(kinds[n.output[0]] == onnx.TensorProto.FLOAT for n in backward.graph.node if n.op_type == "ReduceSum")

@@ -196,9 +196,9 @@ def test_slice_of_step_1_with_bounds_known_when_it_is_run(starts, ends, element)
     )
     feeds = {"x": some(2, 5), "starts": np.array(starts, element), "ends": np.array(ends, element)}
     check_by_differences(text, feeds)
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    assert "Pad" in {node.op_type for node in made.graph.node}
-    assert "Range" not in {node.op_type for node in made.graph.node}
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    assert "Pad" in {node.op_type for node in backward.graph.node}
+    assert "Range" not in {node.op_type for node in backward.graph.node}
 
 
 def test_slice_of_a_value_of_unknown_rank():
@@ -217,8 +217,8 @@ def test_slice_without_axes():
 def test_pads_of_slices_need_no_scatter():
     held = f"{numbers('starts', [1])}, {numbers('ends', [3])}, {numbers('axes', [1])}, {numbers('steps', [2])}"
     text = graph("float[N,4] x", "y = Slice(x, starts, ends, axes, steps)", constants=held)
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    assert {node.op_type for node in made.graph.node}.isdisjoint({"ScatterElements", "ScatterND"})
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    assert {node.op_type for node in backward.graph.node}.isdisjoint({"ScatterElements", "ScatterND"})
 
 
 FEW_NODES = {
@@ -238,9 +238,9 @@ def test_gradients_of_slices_have_no_needless_nodes(name):
     parts = {"starts": start, "ends": end, "axes": 1, "steps": step}
     held = ", ".join(numbers(part, [value]) for part, value in parts.items())
     text = graph("float[2,5] x", "y = Slice(x, starts, ends, axes, steps)", constants=held)
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    found = [node.op_type for node in made.graph.node if node.op_type not in ("Constant", "Identity")][1:]
-    assert found == expected
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    operators = [node.op_type for node in backward.graph.node if node.op_type not in ("Constant", "Identity")][1:]
+    assert operators == expected
 
 
 FEW_NODES_OF_PADS = {
@@ -258,9 +258,9 @@ FEW_NODES_OF_PADS = {
 def test_gradients_of_pads_have_no_needless_nodes(name):
     mode, (before, after), expected = FEW_NODES_OF_PADS[name]
     text = graph("float[2,5] x", f'y = Pad<mode="{mode}">(x, p)', constants=numbers("p", [0, before, 0, after]))
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    found = [node.op_type for node in made.graph.node if node.op_type not in ("Constant", "Identity")][1:]
-    assert found == expected
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    operators = [node.op_type for node in backward.graph.node if node.op_type not in ("Constant", "Identity")][1:]
+    assert operators == expected
 
 
 PADS = [
@@ -313,11 +313,11 @@ def test_pad_of_some_axes_against_numpy(name, mode):
     """The gradient of a copy is the sum over where it went: numpy pads the positions themselves."""
     call, held, widths = PARTIAL_PADS[name]
     text = graph("float[4,5] x", f'y = Pad<mode="{mode}">({call})', constants=held)
-    found, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(4, 5)})
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(4, 5)})
     positions = np.pad(np.arange(1, 21).reshape(4, 5), widths, mode)  # 0 is the constant
     want = np.zeros(21)
     np.add.at(want, positions, seeds["y"])
-    assert np.allclose(found["x"], want[1:].reshape(4, 5), atol=1e-5)
+    assert np.allclose(slopes["x"], want[1:].reshape(4, 5), atol=1e-5)
 
 
 NEGATIVE = [
@@ -333,22 +333,22 @@ NEGATIVE = [
 @pytest.mark.parametrize(("mode", "pads"), NEGATIVE)
 def test_negative_pads_of_every_mode(mode, pads):
     text = graph("float[4,5] x", f'y = Pad<mode="{mode}">(x, p)', constants=numbers("p", pads))
-    found, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(4, 5)})
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(4, 5)})
     positions = np.arange(1, 21).reshape(4, 5)
     (top, left), (bottom, right) = pads[:2], pads[2:]
     positions = positions[max(-top, 0) : 4 - max(-bottom, 0), max(-left, 0) : 5 - max(-right, 0)]
     positions = np.pad(positions, ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0))), mode)
     want = np.zeros(21)
     np.add.at(want, positions, seeds["y"])
-    assert np.allclose(found["x"], want[1:].reshape(4, 5), atol=1e-5)
+    assert np.allclose(slopes["x"], want[1:].reshape(4, 5), atol=1e-5)
 
 
 @pytest.mark.parametrize("first", [2, "N"])
 def test_negative_pads_cut_off(first):
     text = graph(f"float[{first},4] x", "y = Pad(x, p)", constants=numbers("p", [0, -1, 1, 2]))
-    found, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(2, 4)})
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text), {"x": some(2, 4)})
     want = np.pad(seeds["y"][:2, :3], [(0, 0), (1, 0)])
-    assert np.allclose(found["x"], want)
+    assert np.allclose(slopes["x"], want)
 
 
 def test_the_value_that_is_padded_with():

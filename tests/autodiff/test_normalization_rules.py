@@ -156,12 +156,12 @@ def test_lp_normalization(p, axis):
 def test_lp_normalization_of_zeros_has_gradient_zero(p):
     x = draw(3, 4)
     x[1] = 0
-    found, _ = run_gradients(
+    slopes, _ = run_gradients(
         onnx.parser.parse_model(text(f"y = LpNormalization <p = {p}> (x)", "float[N,4] x")), {"x": x}
     )
-    assert np.all(np.isfinite(found["x"]))
-    assert not found["x"][1].any()
-    assert found["x"][0].any()
+    assert np.all(np.isfinite(slopes["x"]))
+    assert not slopes["x"][1].any()
+    assert slopes["x"][0].any()
 
 
 @needs_torch
@@ -194,12 +194,12 @@ def test_softmax(operator, axis):
 def test_softmax_of_masked_and_of_large_scores(operator):
     x = np.array([[1e4, -1e4, 0, 2], [1, 2, -np.inf, 0.5]], "f")
     seeds = {"y": np.array([[1, 2, 3, 4], [1, 2, 0, 4]])}
-    found, _ = run_gradients(
+    slopes, _ = run_gradients(
         onnx.parser.parse_model(text(f"y = {operator} (x)", "float[N,4] x")), {"x": x}, seeds=seeds
     )
-    assert np.all(np.isfinite(found["x"]))
-    assert found["x"][1, 2] == 0
-    assert np.allclose(found["x"].sum(-1), 0, atol=1e-5)
+    assert np.all(np.isfinite(slopes["x"]))
+    assert slopes["x"][1, 2] == 0
+    assert np.allclose(slopes["x"].sum(-1), 0, atol=1e-5)
 
 
 IMAGE = "float[2,3,2,2] x"
@@ -262,9 +262,9 @@ def test_mean_variance_normalization_over_the_axes_that_are_left_out():
     node, x = model.graph[0], model.graph.inputs[0]
     node.outputs[0].type, node.outputs[0].shape = x.type, x.shape
     seed = ir.Value(name="seed", type=x.type, shape=x.shape)
-    found = differentiate(GraphBuilder(model), {node.outputs[0]: seed}, [x])[x]
+    cotangent = differentiate(GraphBuilder(model), {node.outputs[0]: seed}, [x])[x]
     model.graph.inputs.append(seed)
-    model.graph.outputs[:] = [found]
+    model.graph.outputs[:] = [cotangent]
     model.graph.remove(node)
     feeds = {"x": draw(2, 3, 2, 2), "seed": draw(2, 3, 2, 2)}
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
@@ -290,8 +290,8 @@ def test_whether_a_batch_normalization_trains(name):
     """Only then its statistics are computed: from the mean of the batch."""
     opset, call, expected = TRAINS[name]
     model = text(f"{call} (x, s, b, m, v)", f"{IMAGE}, {CHANNELS}, float[3] m, float[3] v", opset=opset)
-    made, _ = gradient_model(onnx.parser.parse_model(model), ["x"])
-    assert ("ReduceMean" in {node.op_type for node in made.graph.node}) is expected
+    backward, _ = gradient_model(onnx.parser.parse_model(model), ["x"])
+    assert ("ReduceMean" in {node.op_type for node in backward.graph.node}) is expected
 
 
 REFUSED = {
@@ -338,9 +338,9 @@ def test_low_precision_is_well_typed(body, parameters, opset, dtype):
     inputs = f"{dtype}[N,4,4] x, {dtype}[4] s, {dtype}[4] b"
     written = shaped(body, inputs, dtype, opset) if body[0] == "h" else text(body, inputs, f"{dtype}[] y", opset)
     model = onnx.parser.parse_model(written)
-    made, names = gradient_model(model, ["x", *parameters.split()])
+    backward, names = gradient_model(model, ["x", *parameters.split()])
     assert names == ["x", *parameters.split()]
     low = onnx.TensorProto.DataType.Value(dtype.upper())
-    kinds = {o.name: o.type.tensor_type.elem_type for o in made.graph.output}
+    kinds = {o.name: o.type.tensor_type.elem_type for o in backward.graph.output}
     assert all(kinds[f"grad_{name}"] == low for name in names)
-    assert not any(n.op_type.startswith("ReduceSum") and n.input[0] in ("x", "y__seed") for n in made.graph.node)
+    assert not any(n.op_type.startswith("ReduceSum") and n.input[0] in ("x", "y__seed") for n in backward.graph.node)

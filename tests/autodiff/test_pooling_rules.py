@@ -63,12 +63,12 @@ def test_max_pool(x, kernel, strides, pads, dilations, ceil):
 
 
 def test_equal_maxima_give_all_to_one():
-    found, seeds = run_gradients(
+    slopes, seeds = run_gradients(
         onnx.parser.parse_model(text("MaxPool", (1, 4), "kernel_shape = [2], strides = [2]")),
         {"x": np.zeros((1, 1, 4), "f")},
     )
     first, second = seeds["y"].astype("f").ravel()
-    assert found["x"].ravel().tolist() == [first, 0, second, 0]
+    assert slopes["x"].ravel().tolist() == [first, 0, second, 0]
 
 
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
@@ -83,9 +83,9 @@ def test_auto_pad(operator, pad, pads):
         text(operator, (1, 4, 5), f"kernel_shape = [2, 4], strides = [1, 2], {attribute}")
         for attribute in (f'auto_pad = "{pad}"', f"pads = {pads}")
     )
-    found, seeds = run_gradients(onnx.parser.parse_model(automatic), x)
+    slopes, seeds = run_gradients(onnx.parser.parse_model(automatic), x)
     want, _ = run_gradients(onnx.parser.parse_model(explicit), x, seeds=seeds)
-    np.testing.assert_allclose(found["x"], want["x"], rtol=1e-6)
+    np.testing.assert_allclose(slopes["x"], want["x"], rtol=1e-6)
 
 
 @needs_torch
@@ -131,9 +131,9 @@ def test_global_pools(operator, x):
 
 def test_equal_global_maxima_share():
     x = np.array([[[1, 3, 3, 0]], [[2, 2, 2, 2]]], "f")
-    found, seeds = run_gradients(onnx.parser.parse_model(text("GlobalMaxPool", (1, 4), "")), {"x": x})
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text("GlobalMaxPool", (1, 4), "")), {"x": x})
     a, b = seeds["y"].ravel()
-    np.testing.assert_allclose(found["x"].reshape(2, 4), [[0, a / 2, a / 2, 0], [b / 4] * 4], rtol=1e-6)
+    np.testing.assert_allclose(slopes["x"].reshape(2, 4), [[0, a / 2, a / 2, 0], [b / 4] * 4], rtol=1e-6)
 
 
 @needs_torch
@@ -159,12 +159,12 @@ def test_global_lp_pool(p):
 
 
 def test_the_norm_of_zeros_passes_nothing():
-    found, _ = run_gradients(
+    slopes, _ = run_gradients(
         onnx.parser.parse_model(text("LpPool", (1, 4), "kernel_shape = [2], strides = [2], p = 3")),
         {"x": np.array([[[0, 0, 1, 2]]], "f")},
     )
-    assert found["x"][0, 0, :2].tolist() == [0, 0]
-    assert np.all(found["x"][0, 0, 2:] != 0)
+    assert slopes["x"][0, 0, :2].tolist() == [0, 0]
+    assert np.all(slopes["x"][0, 0, 2:] != 0)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ TYPED = [
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double"])
 @pytest.mark.parametrize(("operator", "x", "attributes"), TYPED)
 def test_element_types_fit(operator, x, attributes, dtype):
-    made, names = gradient_model(onnx.parser.parse_model(text(operator, x, attributes, dtype)))
+    backward, names = gradient_model(onnx.parser.parse_model(text(operator, x, attributes, dtype)))
     assert names == ["x"]
-    assert len({o.type.tensor_type.elem_type for o in made.graph.output}) == 1
+    assert len({o.type.tensor_type.elem_type for o in backward.graph.output}) == 1
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_element_types_fit(operator, x, attributes, dtype):
 def test_only_overlapping_windows_add(kernel, strides, reduction):
     """Sums are taken in float32: float16 loses the small terms."""
     source = text("MaxPool", (2, 9, 9), f"kernel_shape = {kernel}, strides = {strides}", "float16")
-    made, _ = gradient_model(onnx.parser.parse_model(source))
-    (scatter,) = [node for node in made.graph.node if node.op_type == "ScatterElements"]
+    backward, _ = gradient_model(onnx.parser.parse_model(source))
+    (scatter,) = [node for node in backward.graph.node if node.op_type == "ScatterElements"]
     assert {a.name: a.s for a in scatter.attribute}.get("reduction") == reduction
-    types = {v.name: v.type.tensor_type.elem_type for v in made.graph.value_info}
+    types = {v.name: v.type.tensor_type.elem_type for v in backward.graph.value_info}
     assert types[scatter.input[2]] == (onnx.TensorProto.FLOAT if reduction else onnx.TensorProto.FLOAT16)
 
 
@@ -219,9 +219,9 @@ def test_indices_that_the_model_has_already_are_used():
     source = """<ir_version: 10, opset_import: ["" : 21]>
         g (float[batch,1,4] x) => (float[batch,1,a] y, int64[batch,1,a] i)
         { y, i = MaxPool <kernel_shape = [2]> (x) }"""
-    found, seeds = run_gradients(onnx.parser.parse_model(source), {"x": np.array([[[1, 4, 2, 3]]], "f")})
+    slopes, seeds = run_gradients(onnx.parser.parse_model(source), {"x": np.array([[[1, 4, 2, 3]]], "f")})
     a, b, c = seeds["y"].ravel()
-    np.testing.assert_allclose(found["x"].ravel(), [0, a + b, 0, c], rtol=1e-6)
+    np.testing.assert_allclose(slopes["x"].ravel(), [0, a + b, 0, c], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

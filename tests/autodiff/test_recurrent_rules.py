@@ -30,9 +30,9 @@ def recurrent(op, direction="forward", *, given="b", attributes="", outputs="y, 
         names.pop()
     held = [name for name in names if name]
     types = [f"{'int32' if n == 'l' else element}[{','.join(map(str, sizes[n]))}] {n}" for n in held]
-    made = ", ".join(f"{element} {name}" for name in outputs.split(", ") if name != '""')
+    results = ", ".join(f"{element} {name}" for name in outputs.split(", ") if name != '""')
     options = ", ".join(filter(None, [f'direction = "{direction}", hidden_size = {HIDDEN}', attributes]))
-    text = f"""<ir_version: 10, opset_import: ["" : 22]> g ({", ".join(types)}) => ({made})
+    text = f"""<ir_version: 10, opset_import: ["" : 22]> g ({", ".join(types)}) => ({results})
         {{ {outputs} = {op} <{options}> ({", ".join(name or '""' for name in names)}) }}"""
     actual = {"T": STEPS, "B": BATCH}
     feeds = {n: RANDOM.normal(size=[actual.get(s, s) for s in sizes[n]]).astype("f") * np.float32(0.8) for n in held}
@@ -132,26 +132,28 @@ def check(op, direction, text, feeds, names=None, step=None, clip=None, toleranc
     import torch
 
     model = onnx.parser.parse_model(text)
-    found, seeds = run_gradients(model, feeds)
-    assert set(found) == set(feeds) - {"l"}
+    slopes, seeds = run_gradients(model, feeds)
+    assert set(slopes) == set(feeds) - {"l"}
     tensors = {
         n: torch.from_numpy(v) if n == "l" else torch.from_numpy(v).double().requires_grad_() for n, v in feeds.items()
     }
     defaults = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}[op]
     activations = [activation(n) if isinstance(n, str) else activation(*n) for n in names or defaults]
-    made = by_hand(op, direction, tensors, activations, step or STEPPERS[op], clip)
+    by_hand_outputs = by_hand(op, direction, tensors, activations, step or STEPPERS[op], clip)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for output, value in zip(session.get_outputs(), session.run(None, feeds), strict=True):
-        assert relative_error(value, made[output.name].detach().numpy()) < 1e-5, "the oracle computes something else"
-    sum((made[n] * torch.from_numpy(np.asarray(s))).sum() for n, s in seeds.items()).backward()
-    for name, grad in found.items():
+        assert relative_error(value, by_hand_outputs[output.name].detach().numpy()) < 1e-5, (
+            "the oracle computes something else"
+        )
+    sum((by_hand_outputs[n] * torch.from_numpy(np.asarray(s))).sum() for n, s in seeds.items()).backward()
+    for name, grad in slopes.items():
         assert relative_error(grad, tensors[name].grad.numpy()) < tolerance, name
 
 
 @needs_torch
 @pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize(
-    ("direction", "given", "outputs"),
+    ("direction", "inputs", "outputs"),
     [
         ("forward", "blhc", "y, yh"),
         ("reverse", "blhc", "y, yh"),
@@ -159,10 +161,10 @@ def check(op, direction, text, feeds, names=None, step=None, clip=None, toleranc
         ("bidirectional", "hc", '"", yh'),
     ],
 )
-def test_directions_lengths_and_first_states(op, direction, given, outputs):
-    given = given if op == "LSTM" else given.replace("c", "")
+def test_directions_lengths_and_first_states(op, direction, inputs, outputs):
+    inputs = inputs if op == "LSTM" else inputs.replace("c", "")
     outputs = f"{outputs}, yc" if op == "LSTM" and "yh" in outputs else outputs
-    check(op, direction, *recurrent(op, direction, given=given, outputs=outputs))
+    check(op, direction, *recurrent(op, direction, given=inputs, outputs=outputs))
 
 
 @needs_torch
@@ -220,9 +222,9 @@ def test_activations_of_an_lstm():
 @pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
 def test_low_gradients_have_the_type_of_their_input(op, element):
     text, _ = recurrent(op, "bidirectional", given="blh", element=element)
-    made, names = gradient_model(onnx.parser.parse_model(text))
-    assert not list(faults(ir.from_proto(made)))
-    types = {v.name: v.type.tensor_type.elem_type for v in [*made.graph.input, *made.graph.output]}
+    backward, names = gradient_model(onnx.parser.parse_model(text))
+    assert not list(faults(ir.from_proto(backward)))
+    types = {v.name: v.type.tensor_type.elem_type for v in [*backward.graph.input, *backward.graph.output]}
     assert names
     assert all(types[f"grad_{name}"] == types[name] for name in names)
 
@@ -230,8 +232,8 @@ def test_low_gradients_have_the_type_of_their_input(op, element):
 def test_only_the_steps_are_in_a_loop():
     """The products with the weights are taken over all steps at once; a step has few operators."""
     text, _ = recurrent("LSTM")
-    made, _ = gradient_model(onnx.parser.parse_model(text))
-    bodies = [a.g for n in made.graph.node if n.op_type == "Scan" for a in n.attribute if a.name == "body"]
+    backward, _ = gradient_model(onnx.parser.parse_model(text))
+    bodies = [a.g for n in backward.graph.node if n.op_type == "Scan" for a in n.attribute if a.name == "body"]
     operators = [[n.op_type for n in body.node if n.op_type != "Identity"] for body in bodies]
     assert sorted(map(len, operators)) == [2, 7]
     assert sum(kinds.count("MatMul") for kinds in operators) == 1

@@ -22,9 +22,9 @@ def some(*shape: int) -> np.ndarray:
 
 
 def text(operator, axes, keepdims, shape, noop=0):
-    given = "" if axes is None else ", a"
+    axes_input = "" if axes is None else ", a"
     held = "" if axes is None else numbers("a", axes)
-    body = f"y = {operator}<keepdims={keepdims}, noop_with_empty_axes={noop}>(x{given})"
+    body = f"y = {operator}<keepdims={keepdims}, noop_with_empty_axes={noop}>(x{axes_input})"
     return graph(f"{tensor(shape)} x", body, constants=held)
 
 
@@ -58,8 +58,8 @@ def test_axes_as_an_attribute(operator, keepdims):
 def gradient(operator, values, seed=None):
     model = onnx.parser.parse_model(text(operator, [1], 0, ("N", len(values[0]))))
     x = np.array(values, "f")
-    found, _ = run_gradients(model, {"x": x}, seeds={"y": np.full(len(x), 6.0)})
-    return found["x"]
+    slopes, _ = run_gradients(model, {"x": x}, seeds={"y": np.full(len(x), 6.0)})
+    return slopes["x"]
 
 
 @pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])

@@ -62,9 +62,9 @@ def test_the_backward_pass_of_a_disabled_region_stays_high(name):
 def test_only_the_backward_pass_of_what_is_guarded_is_low():
     main, _, _ = step(amp.fp16_guard)
     low = amp.transpile(main, level="O2", guard="^MatMul_1$").program  # one that is guarded anyway
-    found = [(role_of(node), nets.works_in(node), region_of(node)) for node in nets.nodes(low, "MatMul")]
+    products = [(role_of(node), nets.works_in(node), region_of(node)) for node in nets.nodes(low, "MatMul")]
     inside, outside = ("FLOAT16", GUARD), ("FLOAT", frozenset())
-    assert found == [
+    assert products == [
         ("forward", *outside),
         ("forward", *inside),
         ("backward", *inside),
@@ -75,7 +75,7 @@ def test_only_the_backward_pass_of_what_is_guarded_is_low():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_computes_what_it_computed_without_regions(kind):
-    found = []
+    losses_of = []
     for region in (KINDS[kind], inside_region_of):
         with unique_name.guard():
             main, startup, loss = step(region)
@@ -84,8 +84,8 @@ def test_a_step_computes_what_it_computed_without_regions(kind):
         net.executor.run(startup, scope=net.scope)
         for index, (name, value) in enumerate(sorted(net.scope.items())):
             net.scope[name] = array(*value.shape, seed=index) if value.ndim else value
-        found.append([net.step({"x": array(4, 8, seed=9)})[0] for _ in range(3)])
-    np.testing.assert_array_equal(*found)
+        losses_of.append([net.step({"x": array(4, 8, seed=9)})[0] for _ in range(3)])
+    np.testing.assert_array_equal(*losses_of)
 
 
 SHARED = {

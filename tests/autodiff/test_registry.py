@@ -25,8 +25,8 @@ def node(body: str, *grads: str | None) -> NodeGradient:
     model = ir.from_proto(onnx.parser.parse_model(graph(inputs, body, outputs="float[3] y")))
     propagate_types(model)
     values = {value.name: value for value in model.graph.inputs}
-    given = [None if name is None else values[name] for name in grads or ("g0",)]
-    return NodeGradient(model.graph[0], GraphBuilder(model), given, lambda _: True, backward=None)
+    cotangents = [None if name is None else values[name] for name in grads or ("g0",)]
+    return NodeGradient(model.graph[0], GraphBuilder(model), cotangents, lambda _: True, backward=None)
 
 
 def names(*expressions) -> list[str | None]:
@@ -107,11 +107,11 @@ def test_more_gradients_than_inputs_are_an_error():
 
 @functools.cache
 def schemas_by_operator() -> dict[str, list[onnx.defs.OpSchema]]:
-    found: dict[str, list[onnx.defs.OpSchema]] = {}
+    operator: dict[str, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if not schema.domain:
-            found.setdefault(schema.name, []).append(schema)
-    return found
+            operator.setdefault(schema.name, []).append(schema)
+    return operator
 
 
 def schemas(op_type: str) -> list[onnx.defs.OpSchema]:
@@ -134,7 +134,9 @@ WITH_ATTRIBUTES = [op_type for op_type in STANDARD if {*RULES["", op_type].keywo
 NEWER = {"SpaceToDepth": needs_onnx("1.23", "its mode came with opset 28")}
 
 
-@pytest.mark.parametrize("op_type", [pytest.param(found, marks=NEWER.get(found, ())) for found in WITH_ATTRIBUTES])
+@pytest.mark.parametrize(
+    "op_type", [pytest.param(operator, marks=NEWER.get(operator, ())) for operator in WITH_ATTRIBUTES]
+)
 def test_the_attributes_of_a_rule_have_the_defaults_of_its_operators(op_type):
     rule = RULES["", op_type]
     sharing = [other for other in STANDARD if RULES["", other].function is rule.function]  # Scatter has no reduction

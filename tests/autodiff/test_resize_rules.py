@@ -62,14 +62,14 @@ TARGETS = [
 def check_adjoint(source: str, given: dict[str, np.ndarray]) -> None:
     """<g, y(v)> is <dX, v> for every direction v, both by ONNX Runtime: Resize is linear."""
     model = onnx.parser.parse_model(source)
-    found, seeds = run_gradients(model, given)
+    slopes, seeds = run_gradients(model, given)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     size = given["x"][0].size
     for index in range(size):
         moved = np.zeros_like(given["x"])
         moved[0].reshape(-1)[index] = 1
         want = float(np.sum(session.run(None, {"x": moved})[0] * seeds["y"]))
-        assert found["x"][0].reshape(-1)[index] == pytest.approx(want, rel=1e-4, abs=1e-5), index
+        assert slopes["x"][0].reshape(-1)[index] == pytest.approx(want, rel=1e-4, abs=1e-5), index
 
 
 @pytest.mark.parametrize("coordinates", COORDINATES)
@@ -167,18 +167,18 @@ def test_before_opset_11(opset, call, scales):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_element_types_fit(mode, dtype):
-    made, names = gradient_model(
+    backward, names = gradient_model(
         onnx.parser.parse_model(text((5, 4), f'mode = "{mode}"', scales=(1, 1, 2, 2), dtype=dtype))
     )
     assert names == ["x"]
-    assert len({o.type.tensor_type.elem_type for o in made.graph.output}) == 1
+    assert len({o.type.tensor_type.elem_type for o in backward.graph.output}) == 1
 
 
 def test_nothing_resized_is_the_identity():
-    found, seeds = run_gradients(
+    slopes, seeds = run_gradients(
         onnx.parser.parse_model(text((2, 2), 'mode = "linear"', scales=(1, 1, 1, 1))), feed((2, 2))
     )
-    np.testing.assert_allclose(found["x"], seeds["y"], rtol=1e-6)
+    np.testing.assert_allclose(slopes["x"], seeds["y"], rtol=1e-6)
 
 
 def test_an_unknown_size_is_an_error():

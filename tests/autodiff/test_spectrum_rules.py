@@ -30,10 +30,10 @@ def transform(x, attributes, length, axis):
     axis = -2 if axis is None else axis
     axis = axis % x.ndim
     numbers = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0.0)
-    made = np.fft.ifft(numbers, length, axis) if "inverse" in attributes else np.fft.fft(numbers, length, axis)
+    spectrum = np.fft.ifft(numbers, length, axis) if "inverse" in attributes else np.fft.fft(numbers, length, axis)
     if "onesided" in attributes:
-        made = np.take(made, range(made.shape[axis] // 2 + 1), axis)
-    return np.stack([made.real, made.imag], -1)
+        spectrum = np.take(spectrum, range(spectrum.shape[axis] // 2 + 1), axis)
+    return np.stack([spectrum.real, spectrum.imag], -1)
 
 
 def adjoint(function, shape, seed):
@@ -45,19 +45,19 @@ def adjoint(function, shape, seed):
 @pytest.mark.parametrize("case", TRANSFORMS.values(), ids=TRANSFORMS)
 def test_dft(case):
     shape, attributes, length, axis, opset = case
-    given = [] if opset < 20 or axis is None else ["axis"]
-    names = ["x", *(["length"] if length is not None else [""] if given else []), *given]
-    kept = f"axis = {axis}" if opset < 20 else ""
-    words = ", ".join(filter(None, (attributes, kept)))
+    axis_input = [] if opset < 20 or axis is None else ["axis"]
+    names = ["x", *(["length"] if length is not None else [""] if axis_input else []), *axis_input]
+    axis_attribute = f"axis = {axis}" if opset < 20 else ""
+    words = ", ".join(filter(None, (attributes, axis_attribute)))
     text = f"""<ir_version: 10, opset_import: ["" : {opset}]>
         g (float{list(shape)} x) => (float{["n"] * len(shape)} y)
         <int64 length = {{{length or 0}}}, int64 axis = {{{axis or 0}}}> {{
             y = DFT {f"<{words}>" if words else ""} ({", ".join(names)})
         }}""".replace("'", "")
     x = RANDOM.normal(size=shape).astype("f")
-    found, seeds = run_gradients(onnx.parser.parse_model(text), {"x": x})
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text), {"x": x})
     want = adjoint(lambda unit: transform(unit, attributes, length, axis), shape, seeds["y"])
-    assert relative_error(found["x"], want) < TOLERANCE
+    assert relative_error(slopes["x"], want) < TOLERANCE
 
 
 # name -> samples, length of a frame, step, whether one-sided, whether there is a window
@@ -83,13 +83,13 @@ def test_stft(case):
     def frames(x):
         starts = range(0, total - size + 1, step)
         cut = np.stack([x[:, start : start + size, 0] for start in starts], 1) * (window if windowed else 1.0)
-        made = np.fft.fft(cut)[..., : size // 2 + 1] if onesided else np.fft.fft(cut)
-        return np.stack([made.real, made.imag], -1)
+        spectra = np.fft.fft(cut)[..., : size // 2 + 1] if onesided else np.fft.fft(cut)
+        return np.stack([spectra.real, spectra.imag], -1)
 
     x = RANDOM.normal(size=(2, total, 1)).astype("f")
-    found, seeds = run_gradients(onnx.parser.parse_model(text), {"x": x}, wrt=["x"])
+    slopes, seeds = run_gradients(onnx.parser.parse_model(text), {"x": x}, wrt=["x"])
     want = adjoint(frames, x.shape, seeds["y"])
-    assert relative_error(found["x"], want) < TOLERANCE
+    assert relative_error(slopes["x"], want) < TOLERANCE
 
 
 def test_a_step_that_is_not_known_is_named():

@@ -117,8 +117,8 @@ SHAPES = {}  # case -> shape of its result
 
 def built(name, element="float"):
     """Return the case as ONNX text, and its feeds."""
-    call, given = CASES[name]
-    feeds = {key: value if isinstance(value, np.ndarray) else draw(*value) for key, value in given.items()}
+    call, inputs = CASES[name]
+    feeds = {key: value if isinstance(value, np.ndarray) else draw(*value) for key, value in inputs.items()}
     types = []
     for key, value in feeds.items():
         kind = element if value.dtype.kind == "f" else f"int{8 * value.dtype.itemsize}"
@@ -145,15 +145,15 @@ def test_gradients(name):
     text, feeds = built(name)
     model = onnx.parser.parse_model(text)
     wrt = [key for key, value in feeds.items() if value.dtype.kind == "f" and key not in ("cosine", "sine")]
-    found, seeds = run_gradients(model, feeds, wrt)
-    assert set(found) == set(wrt)
+    slopes, seeds = run_gradients(model, feeds, wrt)
+    assert set(slopes) == set(wrt)
     session = opened(text)
 
     def value(key, moved):
         [y] = session.run(["y"], {**feeds, key: feeds[key] + moved.astype("f")})
         return float((y.astype(np.float64) * seeds["y"]).sum())
 
-    for key, grad in found.items():
+    for key, grad in slopes.items():
         assert grad.shape == feeds[key].shape
         along = RANDOM.normal(size=grad.shape)
         along *= np.sign(along * grad)  # no cancellation between elements, which would leave rounding alone
@@ -165,9 +165,9 @@ def test_gradients(name):
 @pytest.mark.parametrize("name", ["SkipLayerNormalization", "Attention, masked", "FusedGemm", "RotaryEmbedding"])
 def test_low_gradients_have_the_type_of_their_input(name):
     built(name)
-    made, names = gradient_model(onnx.parser.parse_model(built(name, "float16")[0]))
-    assert not list(faults(ir.from_proto(made)))
-    types = {v.name: v.type.tensor_type.elem_type for v in [*made.graph.input, *made.graph.output]}
+    backward, names = gradient_model(onnx.parser.parse_model(built(name, "float16")[0]))
+    assert not list(faults(ir.from_proto(backward)))
+    types = {v.name: v.type.tensor_type.elem_type for v in [*backward.graph.input, *backward.graph.output]}
     assert names
     assert all(types[f"grad_{name}"] == types[name] for name in names)
 

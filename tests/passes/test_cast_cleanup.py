@@ -54,13 +54,13 @@ def cleaned(proto):
 def left(model):
     """Types along the chain that is left, the first included."""
     node = model.graph[-1]
-    found = []
+    values = []
     while True:
         value = node.inputs[0]
-        found.append(next(short for short, (number, _) in SHORT.items() if number == value.dtype))
+        values.append(next(short for short, (number, _) in SHORT.items() if number == value.dtype))
         node = value.producer()
         if node is None or node.op_type != "Cast":
-            return " ".join(reversed(found))
+            return " ".join(reversed(values))
 
 
 CHAINS = {
@@ -318,9 +318,9 @@ def test_casts_in_a_graph(name):
         v.name: np.array([2049.3, -0.1]).astype(v.dtype.numpy()) for v in model.graph.inputs if v.shape.rank() == 1
     }
     feeds |= {v.name: np.array(1, v.dtype.numpy()) for v in model.graph.inputs if v.shape.rank() == 0}
-    expected_values, found = support.run(proto, feeds), support.run(ir.to_proto(model), feeds)
+    expected_values, values = support.run(proto, feeds), support.run(ir.to_proto(model), feeds)
     for output in expected_values:
-        np.testing.assert_array_equal(found[output], expected_values[output])
+        np.testing.assert_array_equal(values[output], expected_values[output])
 
 
 COUNTS = {

@@ -295,13 +295,13 @@ def test_results_of_float32_nodes_that_are_stored_low(name):
     assert sorted((source, target) for source, _, target in support.casts(model)) == sorted(expected)
     assert result.count == count
     feeds = {"x": np.array([[0.1, -0.2], [0.3, 0.7]], np.float32)}
-    exact, found = support.run(proto, feeds), support.run_emulated(ir.to_proto(model), feeds)
-    support.assert_close(exact, found, 0.01)
+    exact, results_stored = support.run(proto, feeds), support.run_emulated(ir.to_proto(model), feeds)
+    support.assert_close(exact, results_stored, 0.01)
     stored = np.exp(feeds["x"]).astype(np.float16).astype(np.float32)
-    if "h" in found:
-        np.testing.assert_array_equal(found["h"], stored)
+    if "h" in results_stored:
+        np.testing.assert_array_equal(results_stored["h"], stored)
     if low == "" and "Shape" not in text:
-        np.testing.assert_allclose(found["y"], np.exp(stored), rtol=1e-6)
+        np.testing.assert_allclose(results_stored["y"], np.exp(stored), rtol=1e-6)
 
 
 def test_an_assignment_of_another_model_is_refused():

@@ -177,9 +177,11 @@ FILES = {
 
 def seeds(model):
     """Two scalars for `LowerDropout`."""
-    made = [ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])) for name in ("s0", "s1")]
-    model.graph.inputs.extend(made)
-    return made
+    seed_values = [
+        ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])) for name in ("s0", "s1")
+    ]
+    model.graph.inputs.extend(seed_values)
+    return seed_values
 
 
 def decided(model):
@@ -242,8 +244,8 @@ def is_modified(make, file):
 
 @pytest.mark.parametrize("name", PASSES)
 def test_modified_is_exact(name):
-    found = {file: is_modified(PASSES[name], file) for file in FILES}
-    assert {True, False} <= set(found.values()), found  # the models show both
+    modified_files = {file: is_modified(PASSES[name], file) for file in FILES}
+    assert {True, False} <= set(modified_files.values()), modified_files  # the models show both
 
 
 @pytest.mark.parametrize("name", ["SkipIdentities", "CleanCasts", "UnifyConstants", "NameNodes", "FoldBatchNorm"])

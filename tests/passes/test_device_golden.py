@@ -104,8 +104,8 @@ def faults(pairs, share):
 def test_the_emulation_answers_as_the_device_did(group):
     questions, least, share = GROUPS[group]
     pairs = of_group(group)
-    *found, equal = faults(pairs, share)
-    assert found == []
+    *device_faults, equal = faults(pairs, share)
+    assert device_faults == []
     assert len(pairs) == questions
     assert equal >= least, "answers that were equal in every bit no longer are"
 

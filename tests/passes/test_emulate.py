@@ -51,8 +51,8 @@ def emulated(model, values, *, optimized=True, **feeds):
     onnx.checker.check_model(proto, full_check=True)
     low = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     for node in support.nodes(program):
-        kept = node.op_type in ("Cast", "Constant")
-        assert kept or not any(v.dtype in low for v in (*node.inputs, *node.outputs) if v is not None), node.name
+        is_kept = node.op_type in ("Cast", "Constant")
+        assert is_kept or not any(v.dtype in low for v in (*node.inputs, *node.outputs) if v is not None), node.name
     return support.run(proto, {"x": np.asarray(values, np.float32), **feeds}, optimized=optimized)
 
 
@@ -268,7 +268,7 @@ def test_attributes_that_name_the_low_type(name, dtype):
     model = low_model(RETYPED[name].replace("{low}", str(number)), dtype, k=0.5)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "zeros"))
     x = np.array([1.37, 0.031, 2049.7], F)
-    found = emulated(model, x)["y"]
+    result = emulated(model, x)["y"]
     low = rounded(x, dtype)
     expected = {
         "ConstantOfShape": low + F(1.5),
@@ -283,7 +283,7 @@ def test_attributes_that_name_the_low_type(name, dtype):
         "a comparison": np.maximum(low, F(0.5)),
     }[name]
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(found, rounded(expected, dtype))
+        np.testing.assert_array_equal(result, rounded(expected, dtype))
 
 
 IO = {

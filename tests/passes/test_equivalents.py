@@ -283,7 +283,7 @@ def test_every_operator_that_an_equivalent_writes_has_a_cuda_kernel_at_opset_22(
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), ((5, 2), (3, 2), (2, 1))])
 def test_a_pool_that_is_trained_has_the_gradient_of_max_pool(kernel, stride, padding):
     x = RANDOM.normal(size=(2, 3, 12, 11)).astype(np.float32)
-    found = []
+    rows = []
     for training in (False, True):
         main = static.Program()
         with static.program_guard(main, static.Program()):
@@ -298,6 +298,6 @@ def test_a_pool_that_is_trained_has_the_gradient_of_max_pool(kernel, stride, pad
         assert ("MaxPool" in operators) != training
         assert "NonZero" not in operators  # all shapes are known
         with static.Executor(amp.CPUPlace()) as executor:
-            found.append(executor.run(main, {"x": x}, [pooled, gradient]))
-    for old, new in zip(*found, strict=True):
+            rows.append(executor.run(main, {"x": x}, [pooled, gradient]))
+    for old, new in zip(*rows, strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-6, atol=1e-6)

@@ -130,12 +130,12 @@ def test_nodes_are_in_the_regions_of_the_call_and_in_their_own_inside():
         if node.op_type == "pick":
             node.metadata_props["amp_transpiler.region"] = f"of {node.outputs[0].name}"
     inline(model, 4)
-    found = {}
+    by_name = {}
     for node in model.graph.all_nodes():
-        found.setdefault(node.op_type, set()).add(node.metadata_props.get("amp_transpiler.region"))
-    assert found["Neg"] == {"of p;its own", "of q;its own"}
-    assert found["If"] == found["Mul"] == found["Abs"] == {"of p", "of q"}
-    assert found["Add"] == {"of p", "of q", None}  # the one outside was in no region
+        by_name.setdefault(node.op_type, set()).add(node.metadata_props.get("amp_transpiler.region"))
+    assert by_name["Neg"] == {"of p;its own", "of q;its own"}
+    assert by_name["If"] == by_name["Mul"] == by_name["Abs"] == {"of p", "of q"}
+    assert by_name["Add"] == {"of p", "of q", None}  # the one outside was in no region
 
 
 def test_copies_have_names_of_their_own_in_every_scope(run):
@@ -157,13 +157,13 @@ def test_copies_have_names_of_their_own_in_every_scope(run):
     np.testing.assert_allclose(run(model, {"x": X})[0], np.exp(X), rtol=1e-6)  # pick(yes, .) is zero
 
     def check(graph, outer):
-        own = [value.name for node in graph for value in node.outputs] + [value.name for value in graph.inputs]
-        assert len(own) == len(set(own))
-        assert not outer & set(own)
+        names = [value.name for node in graph for value in node.outputs] + [value.name for value in graph.inputs]
+        assert len(names) == len(set(names))
+        assert not outer & set(names)
         for node in graph:
             for attribute in node.attributes.values():
                 if attribute.type == ir.AttributeType.GRAPH:
-                    check(attribute.as_graph(), outer | set(own))
+                    check(attribute.as_graph(), outer | set(names))
 
     check(model.graph, set())
 

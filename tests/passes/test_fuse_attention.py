@@ -45,12 +45,12 @@ def test_attention_is_one_operator_that_computes_the_same(form, case):
     proto = model(body, opset=23 if form in NEWER else 18)
     program, result, operators = fused(proto)
     assert (result.count, operators) == (1, [operator])
-    given = feeds(3, 4) if case == "other sizes" else feeds()
+    fed = feeds(3, 4) if case == "other sizes" else feeds()
     if case == "a text of padding alone":
-        given["m"][1] = 0
-    expected, found = run(proto, given)["y"], run(program, given)["y"]
+        fed["m"][1] = 0
+    expected, fused_result = run(proto, fed)["y"], run(program, fed)["y"]
     assert np.isfinite(expected).all()
-    assert distance(expected, found) < 2e-6
+    assert distance(expected, fused_result) < 2e-6
 
 
 def constant_mask(*, full):

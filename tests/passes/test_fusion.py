@@ -218,11 +218,11 @@ SHAPES = {"static": "[2,3,8]", "open": "[batch,length,8]"}
 
 
 def model(opset, body, shape, outputs="y"):
-    given = ", ".join(f"float{shape} {name}" for name in ("x", "z"))
-    made = ", ".join(f"float{shape} {name}" for name in outputs.split())
+    inputs = ", ".join(f"float{shape} {name}" for name in ("x", "z"))
+    results = ", ".join(f"float{shape} {name}" for name in outputs.split())
     words = set(re.findall(r"\w+", body))
     used = {name: value for name, value in WEIGHTS.items() if name in words}
-    return parse(f"({given}) => ({made}) {{ {body} }}", opset=opset, **used)
+    return parse(f"({inputs}) => ({results}) {{ {body} }}", opset=opset, **used)
 
 
 def fused(proto, choice="contrib"):

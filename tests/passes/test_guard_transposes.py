@@ -64,10 +64,10 @@ ROWS = {
 
 
 def converted(row, dtype):
-    given, result, nodes, weights, _ = row
+    inputs, result, nodes, weights, _ = row
     kind = {np.float16: "float16", np.float32: "float"}[dtype]
     scale = {"k": np.array(0.5, dtype)} if "k)" in nodes else {}
-    proto = parse(f"({kind}{given}) => ({kind}{result} y) {{ {nodes} }}", w=weights.astype(dtype), **scale)
+    proto = parse(f"({kind}{inputs}) => ({kind}{result} y) {{ {nodes} }}", w=weights.astype(dtype), **scale)
     model = ir.from_proto(proto)
     propagate_types(model)
     run_pass(GuardTransposes(), model)
@@ -132,8 +132,8 @@ def test_a_cast_comes_before_the_transpose(row):
     model = ir.from_proto(proto)
     propagate_types(model)
     run_pass(GuardTransposes(), model)
-    found = [node.op_type for node in model.graph]
-    assert found == ([node.op_type for node in proto.graph.node] if operators is None else [*operators, "Cast"])
+    order = [node.op_type for node in model.graph]
+    assert order == ([node.op_type for node in proto.graph.node] if operators is None else [*operators, "Cast"])
     assert {node.name for node in model.graph if node.op_type == "Cast"} == {"c", "back"}
     feeds = {"x": array(*map(int, shape.strip("[]").split(",")))}
     for name, value in run(ir.to_proto(model), feeds).items():

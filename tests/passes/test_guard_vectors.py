@@ -49,8 +49,8 @@ def test_it_is_written_as_a_product_of_matrices(name):
     sizes = {"a": 3, "b": 4}
     dims = [[d.dim_value or sizes[d.dim_param] for d in v.type.tensor_type.shape.dim] for v in before.graph.input]
     feeds = dict(zip("xv", (array(*shape, seed=7) for shape in dims), strict=True))
-    found = run(ir.to_proto(model), feeds, optimized=True)["y"]
-    np.testing.assert_allclose(found, run(before, feeds)["y"], rtol=1e-5, atol=1e-6)
+    result = run(ir.to_proto(model), feeds, optimized=True)["y"]
+    np.testing.assert_allclose(result, run(before, feeds)["y"], rtol=1e-5, atol=1e-6)
     assert not run_pass(GuardVectors(), model).modified
 
 
@@ -63,8 +63,8 @@ RIGHT = FEEDS["x"].T @ FEEDS["v"]
 def test_a_converted_file_is_right_in_a_session_of_the_users(level, tmp_path):
     report = amp.transpile(parse(PRODUCT), tmp_path / "low.onnx", level=level, inputs=FEEDS, prefer="size")
     assert report.outputs["y"].relative < 0.001, "the fp32 reference is right, too"
-    (found,) = ort.InferenceSession(tmp_path / "low.onnx", providers=["CPUExecutionProvider"]).run(None, FEEDS)
-    assert support.relative(RIGHT, found) < 0.001
+    (value,) = ort.InferenceSession(tmp_path / "low.onnx", providers=["CPUExecutionProvider"]).run(None, FEEDS)
+    assert support.relative(RIGHT, value) < 0.001
 
 
 def test_our_own_sessions_are_right():
@@ -92,6 +92,6 @@ def test_so_are_an_executor_and_a_written_training_step(tmp_path):
     session = ort.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
     state = {info.name: scope[info.name] for info in session.get_inputs() if info.name != "x"}
     by_file = dict(zip([o.name for o in session.get_outputs()], session.run(None, {**feed, **state}), strict=True))
-    (found,) = static.Executor(amp.CPUPlace()).run(main, feed, [loss], scope=scope)
+    (value,) = static.Executor(amp.CPUPlace()).run(main, feed, [loss], scope=scope)
     right = RIGHT.mean()
-    np.testing.assert_allclose([found, by_file[loss.name]], [right, right], rtol=1e-5)
+    np.testing.assert_allclose([value, by_file[loss.name]], [right, right], rtol=1e-5)

@@ -24,9 +24,9 @@ MODELS = pathlib.Path(__file__).resolve().parents[2] / "models"
 
 
 def model():
-    made = ir.from_proto(parse("(float[2] x, float[2] z) => (float[2] y) { [a] h = Relu (x) [b] y = Add (h, z) }"))
-    propagate_types(made)
-    return made
+    work = ir.from_proto(parse("(float[2] x, float[2] z) => (float[2] y) { [a] h = Relu (x) [b] y = Add (h, z) }"))
+    propagate_types(work)
+    return work
 
 
 class Edit(Pass[PassResult]):

@@ -108,8 +108,8 @@ def test_what_becomes_float32(text, expected):
 def test_inputs_and_outputs_that_may_change(new_io, types):
     model, result = narrowed("g (double[2] x) => (double[2] y) { y = Relu (x) }", new_io)
     assert f"{model.graph.inputs[0].dtype.name} {model.graph.outputs[0].dtype.name}" == types
-    kept = [note for note in result.notes if "stayed float64 (--float64 float32-io changes them)" in note]
-    assert bool(kept) is ("DOUBLE" in types)
+    notes_kept = [note for note in result.notes if "stayed float64 (--float64 float32-io changes them)" in note]
+    assert bool(notes_kept) is ("DOUBLE" in types)
 
 
 def test_nodes_of_a_region_keep_float64_and_pass_it_on_unrounded():

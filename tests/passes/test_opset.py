@@ -400,7 +400,7 @@ def test_nothing_is_lost():
         ]
     assert {name: value.const_value for name, value in graph.initializers.items()} == tensors
     assert graph.initializers["w"].is_graph_input()
-    kept = {node.metadata_props["index"]: node for node in graph.all_nodes() if node.op_type != "Constant"}
+    by_index = {node.metadata_props["index"]: node for node in graph.all_nodes() if node.op_type != "Constant"}
     for node in before.graph.all_nodes():
         same = [n for n in graph.all_nodes() if n.metadata_props["index"] == node.metadata_props["index"]]
         assert node.op_type in {n.op_type for n in same}
@@ -410,7 +410,7 @@ def test_nothing_is_lost():
     custom = next(node for node in graph if node.op_type == "Custom")
     assert [value.name if value is not None else None for value in custom.inputs] == ["u", None, "w"]
     assert [value.name for value in custom.outputs] == ["own", ""]
-    assert custom is kept[custom.metadata_props["index"]]
+    assert custom is by_index[custom.metadata_props["index"]]
     assert graph.outputs[0].producer().op_type == "If"
 
 

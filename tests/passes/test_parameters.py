@@ -112,9 +112,9 @@ def test_constant_nodes_in_one_form(form):
         assert dict(work.graph[0].attributes) == before
     else:
         assert set(work.graph[0].attributes) == {"value"}
-        found = work.graph[0].attributes["value"].as_tensor().numpy()
-        assert found.dtype == np.float32
-        np.testing.assert_array_equal(found, expected)
+        content = work.graph[0].attributes["value"].as_tensor().numpy()
+        assert content.dtype == np.float32
+        np.testing.assert_array_equal(content, expected)
 
 
 def test_constant_nodes_of_bodies_and_those_that_are_parameters_of_functions():
@@ -154,14 +154,14 @@ def test_attributes_follow_their_outputs(call):
     work = ir.from_proto(parse(f"(float[2,2] m, float[2] v, int64 n, int64[1] s) => (float[N] y) {{ y = {call} }}"))
     node = work.graph[0]
     retype_attributes(node, outputs, FLOAT16)
-    found = {name: attribute.value for name, attribute in node.attributes.items()}
-    assert set(found) == set(expected)
+    values = {name: attribute.value for name, attribute in node.attributes.items()}
+    assert set(values) == set(expected)
     for name, value in expected.items():
         if isinstance(value, np.ndarray):
-            np.testing.assert_array_equal(found[name].numpy(), value)
-            assert found[name].dtype == ir.DataType.FLOAT16
+            np.testing.assert_array_equal(values[name].numpy(), value)
+            assert values[name].dtype == ir.DataType.FLOAT16
         else:
-            assert (list(found[name]) if isinstance(value, list) else found[name]) == value
+            assert (list(values[name]) if isinstance(value, list) else values[name]) == value
 
 
 @pytest.mark.parametrize("opset", [10, 13, 19, 21])

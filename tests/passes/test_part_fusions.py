@@ -127,6 +127,6 @@ def test_the_cuda_provider_keeps_the_nodes_apart(tmp_path):
         text=True,
         check=True,
     )
-    kinds = [set(found) & {"QuickGelu", "Sigmoid"} for found in json.loads(ask.stdout.splitlines()[-1])]
+    kinds = [set(operators) & {"QuickGelu", "Sigmoid"} for operators in json.loads(ask.stdout.splitlines()[-1])]
     apart, fused = {"Sigmoid"}, {"QuickGelu"}
     assert kinds == [apart, fused, apart, fused, fused, fused]

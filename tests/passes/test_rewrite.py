@@ -13,10 +13,10 @@ from tests.support import array, parse, run
 INVERSE = Rewrite("Reciprocal(Exp(a))", "Exp(Neg(a))")
 DIVISION = Rewrite("Reciprocal(a)", "Div(1, a)")
 TWICE = Rewrite("Neg(Neg(a))", "a")
-SQUARE = Rewrite("Pow(a, 2)", "Mul(a, a)", applies=lambda found: found["a"].name == "x")
-SWAPPED = Rewrite("Add(a, b)", "Sub(b, a)", applies=lambda found: found["b"].name == "x")
-TURNED = Rewrite("Transpose(a)", "Transpose(a)", attributes=lambda found: {"perm": [0, 1]})
-SOURCE = Rewrite("Abs(a)", lambda found: found["a"])
+SQUARE = Rewrite("Pow(a, 2)", "Mul(a, a)", applies=lambda match: match["a"].name == "x")
+SWAPPED = Rewrite("Add(a, b)", "Sub(b, a)", applies=lambda match: match["b"].name == "x")
+TURNED = Rewrite("Transpose(a)", "Transpose(a)", attributes=lambda match: {"perm": [0, 1]})
+SOURCE = Rewrite("Abs(a)", lambda match: match["a"])
 
 # name: (rows, nodes before, nodes after, replacements)
 ROWS = {
@@ -105,8 +105,8 @@ def test_a_number_takes_the_type_of_the_result():
     program = ir.from_proto(proto)
     propagate_types(program)
     rewrite(program, (DIVISION,))
-    one, _ = ir.to_proto(program).graph.node
-    assert one.attribute[0].t.data_type == onnx.TensorProto.FLOAT16
+    node, _ = ir.to_proto(program).graph.node
+    assert node.attribute[0].t.data_type == onnx.TensorProto.FLOAT16
 
 
 def test_without_a_type_no_number_is_written():

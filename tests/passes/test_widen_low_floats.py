@@ -29,11 +29,11 @@ def widened(text, formats=LOW_DTYPES, new_io=()):
 
 def steps(model):
     """Return the nodes in order: the operator, and the types of its inputs and outputs."""
-    found = []
+    listed = []
     for node in all_nodes(model):
         types = [[SHORT[value.dtype.name] for value in values if value] for values in (node.inputs, node.outputs)]
-        found.append(f"{node.op_type}: {' '.join(types[0])} -> {' '.join(types[1])}")
-    return found
+        listed.append(f"{node.op_type}: {' '.join(types[0])} -> {' '.join(types[1])}")
+    return listed
 
 
 # Text -> the nodes afterwards.
@@ -161,8 +161,8 @@ def test_the_default_of_an_input(new_io, dtype):
 def test_what_an_operator_computes_in_is_float32_too(attribute, node):
     inputs = "float16[1, 2, 4, 4] x, float16[1, 2, 2, 4] s, float16[4] v"
     model, _ = widened(f"g ({inputs}) => (float16[1, 2, 4, 4] y) {{ {node} y = Neg (x) }}")
-    [found] = [node for node in model.graph if attribute in node.attributes]
-    assert found.attributes[attribute].as_int() == 1
+    [wide_node] = [node for node in model.graph if attribute in node.attributes]
+    assert wide_node.attributes[attribute].as_int() == 1
 
 
 def test_constants_are_widened_exactly_and_no_node_is_left_to_do_it():

@@ -109,8 +109,8 @@ def on(provider, node, opset):
     ],
 )
 def test_cuda_kernels(op, body, opset, low, expected):
-    found = tuple(on("cuda", single_node(body.format(op=op), dtype, opset)[1], opset) for dtype in ("f32", low))
-    assert found == expected
+    taken = tuple(on("cuda", single_node(body.format(op=op), dtype, opset)[1], opset) for dtype in ("f32", low))
+    assert taken == expected
 
 
 def test_float16_batch_normalization_with_float32_statistics_is_left_to_the_cpu():

@@ -46,9 +46,9 @@ def test_every_minor_release_has_a_table():
 )
 def test_kernels_by_release(op, inputs, opset, dtype, first, last):
     asked = operator(op, opset, dtype, inputs)
-    found = [name for name in NAMES if opset <= load_release(name).newest_opset]
-    found = [name for name in found if find_target("cuda", name).has_kernel(asked)]
-    assert found == [name for name in NAMES if first is not None and first <= name <= last]
+    with_opset = [name for name in NAMES if opset <= load_release(name).newest_opset]
+    with_opset = [name for name in with_opset if find_target("cuda", name).has_kernel(asked)]
+    assert with_opset == [name for name in NAMES if first is not None and first <= name <= last]
 
 
 @pytest.mark.parametrize(

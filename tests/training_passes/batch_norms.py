@@ -30,14 +30,14 @@ def trained(shape, dtype="float", stats="float", between="", epsilon=1e-5, opset
     propagate_types(model)
     values = {value.name: value for node in model.graph for value in (*node.inputs, *node.outputs)}
     wanted = [values[name] for name in ("x", "scale", "bias")]
-    found = differentiate(GraphBuilder(model), {values["y"]: values["g"]}, wanted)
+    cotangents = differentiate(GraphBuilder(model), {values["y"]: values["g"]}, wanted)
     for value in wanted:
         if between:  # something reads into the gradient: it is written by a rewriting of another kind
             inner = next(node for node in model.graph if node.op_type == between and node.metadata_props)
             model.graph.outputs.append(inner.outputs[0])
             between = ""
-        made = found[value]
-        model.graph.outputs.append(GraphBuilder(model).cast(made, values["y_out"].dtype))
+        cotangent = cotangents[value]
+        model.graph.outputs.append(GraphBuilder(model).cast(cotangent, values["y_out"].dtype))
     return model
 
 

@@ -21,8 +21,8 @@ def trained(x, w, attributes="", op_type="Conv", dtype="float", wanted="w", opse
     values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
     seed = ir.Value(name="g", type=values["y"].type, shape=values["y"].shape)
     model.graph.inputs.append(seed)
-    found = differentiate(GraphBuilder(model), {values["y"]: seed}, [values[wanted]])
-    model.graph.outputs[:] = [found[values[wanted]]]
+    cotangents = differentiate(GraphBuilder(model), {values["y"]: seed}, [values[wanted]])
+    model.graph.outputs[:] = [cotangents[values[wanted]]]
     return model
 
 

@@ -31,13 +31,13 @@ def test_values_and_gradients(run, shape, dtype):
     assert [node.op_type for node in model.graph].count("LayerNormalization") == 2
     assert not any(node.op_type == "ReduceMean" or "training_mode" in node.attributes for node in model.graph)
     unit = {"float": 4e-6, "float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
-    for name, found, wanted in zip(
+    for name, result, wanted in zip(
         ("y", "mean", "var", "dx", "dscale", "dbias"), run(emulate(model).model, feeds), expected(feeds), strict=True
     ):
         exact = name in ("mean", "var", "dbias")  # these are in float32 throughout
         size = np.abs(wanted).max() if name != "dx" else np.abs(np.asarray(feeds["g_in"], float)).max()
         np.testing.assert_allclose(
-            np.asarray(found, np.float64), wanted, rtol=0, atol=3 * size * (2e-6 if exact else unit), err_msg=name
+            np.asarray(result, np.float64), wanted, rtol=0, atol=3 * size * (2e-6 if exact else unit), err_msg=name
         )
 
 
@@ -63,8 +63,8 @@ def test_a_constant_gradient_and_a_constant_channel(run):
     feeds["x_in"][:, 1], feeds["g_in"][:, 2] = 5.0, 1e-3
     model = trained(shape)
     LowerBatchNorm()(model)
-    for found, wanted in zip(run(model, feeds), expected(feeds), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-6)
+    for result, wanted in zip(run(model, feeds), expected(feeds), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
@@ -103,8 +103,8 @@ def test_a_gradient_that_something_reads_into_stays(run):
     LowerBatchNorm()(model)
     assert [node.op_type for node in model.graph].count("LayerNormalization") == 1  # the forward pass alone
     y, mean, var, _, *gradients = run(model, feeds)
-    for found, wanted in zip((y, mean, var, *gradients), expected(feeds), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    for result, wanted in zip((y, mean, var, *gradients), expected(feeds), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", NUMPY)
@@ -119,8 +119,8 @@ def test_every_operator_has_a_cuda_kernel(dtype):
 def test_running_statistics_of_layers_of_one_size_are_updated_together(run):
     layers = 19  # more than go into one update
     names = [f"{kind}{i}" for i in range(layers) for kind in ("m", "v")]
-    given = ", ".join(f"float[3] {name}" for name in names)
-    made = ", ".join(f"float[3] {name}_out" for name in names)
+    inputs = ", ".join(f"float[3] {name}" for name in names)
+    results = ", ".join(f"float[3] {name}_out" for name in names)
     body, h = "", "x"
     for i in range(layers):
         body += (
@@ -129,7 +129,8 @@ def test_running_statistics_of_layers_of_one_size_are_updated_together(run):
         )
         h = f"y{i}"
     proto = parse(
-        f"(float[4,3,2] x, float[3] scale, float[3] bias, {given}) => (float[4,3,2] {h}, {made}) {{ {body} }}", opset=21
+        f"(float[4,3,2] x, float[3] scale, float[3] bias, {inputs}) => (float[4,3,2] {h}, {results}) {{ {body} }}",
+        opset=21,
     )
     model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
     propagate_types(model)
@@ -140,5 +141,5 @@ def test_running_statistics_of_layers_of_one_size_are_updated_together(run):
     assert LowerBatchNorm()(model).count == layers
     assert [node.op_type for node in model.graph].count("Split") == 2
     assert [value.name for value in model.graph.outputs] == order
-    for found, reference in zip(run(model, feeds), wanted, strict=True):
-        np.testing.assert_allclose(found, reference, rtol=3e-5, atol=1e-5)
+    for statistic, reference in zip(run(model, feeds), wanted, strict=True):
+        np.testing.assert_allclose(statistic, reference, rtol=3e-5, atol=1e-5)

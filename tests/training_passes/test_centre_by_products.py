@@ -57,9 +57,9 @@ def test_the_results_are_as_near(run):
 
 
 def _step(body, share, kind, rows):
-    made = "z" if " z = " in body else "y"
+    result = "z" if " z = " in body else "y"
     return step(
-        f"""({kind}[{rows},64] g, {kind}[64] w) => ({kind}[{rows},64] {made})
+        f"""({kind}[{rows},64] g, {kind}[64] w) => ({kind}[{rows},64] {result})
         <int64[2] column = {{64, 1}}> {{ {body} }}""",
         "m",
         share=np.asarray(share, NUMPY[kind]),

@@ -72,12 +72,12 @@ def check_numbers(before, model, result, bindings):
     expected = run(before, feeds)
     for stack in result.stacks:
         feeds[stack.name] = stack.joined(feeds.pop(name) for name in stack.members)
-    found = run(model, feeds)
+    results = run(model, feeds)
     for stack in result.stacks:
-        found |= {bindings[n]: part for n, part in stack.parted(found.pop(result.updates[stack.name])).items()}
-    assert found.keys() == expected.keys()
+        results |= {bindings[n]: part for n, part in stack.parted(results.pop(result.updates[stack.name])).items()}
+    assert results.keys() == expected.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(results[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize(("count", "shape", "groups"), [(2, "4", 1), (32, "2,3", 1), (33, "2", 2), (65, "1", 3)])
@@ -109,9 +109,9 @@ def test_unequal_shapes_become_one_group(shapes, concats, splits, slices):
     before = model.clone()
     result = grouped(model, bindings)
     assert (result.count, len(result.stacks)) == (1, 2), "parameters and velocities"
-    found = kinds(model)
-    assert all(found[kind] == number for kind, number in (("Sub", 1), ("Mul", 2), ("Add", 1)))
-    assert (found["Concat"], found["Split"], found["Slice"]) == (concats, splits, slices)
+    operators = kinds(model)
+    assert all(operators[kind] == number for kind, number in (("Sub", 1), ("Mul", 2), ("Add", 1)))
+    assert (operators["Concat"], operators["Split"], operators["Slice"]) == (concats, splits, slices)
     assert not any(len(n.inputs) > 32 or len(n.outputs) > 32 for n in model.graph)
     check_numbers(before, model, result, bindings)
 
@@ -254,9 +254,9 @@ def test_scalars_that_differ_are_a_column():
     feeds = {f"{n}{i}": np.full(() if n == "b" else 3, i + 1, np.float32) for n in "xvb" for i in range(3)}
     expected = run(before, feeds)
     rows = {s.name: np.stack([feeds.pop(name).reshape(-1) for name in s.members]) for s in result.stacks}
-    found = run(model, feeds | rows)
+    outputs = run(model, feeds | rows)
     for stack in result.stacks:
-        for name, row in zip(stack.members, found[result.updates[stack.name]], strict=True):
+        for name, row in zip(stack.members, outputs[result.updates[stack.name]], strict=True):
             np.testing.assert_array_equal(row, expected[bindings[name]].reshape(-1))
 
 
@@ -273,6 +273,6 @@ def test_scalars_of_what_is_not_grouped_come_out_of_one_split():
     feeds = {f"{n}{i}": np.full(() if n == "b" else 3, i + 1, np.float32) for n in "xvb" for i in range(3)}
     expected = run(before, feeds)
     stack = result.stacks[0]
-    found = run(model, feeds | {stack.name: np.stack([feeds.pop(name).reshape(-1) for name in stack.members])})
+    outputs = run(model, feeds | {stack.name: np.stack([feeds.pop(name).reshape(-1) for name in stack.members])})
     for index in range(3):
-        np.testing.assert_array_equal(found[f"u{index}"], expected[f"u{index}"])
+        np.testing.assert_array_equal(outputs[f"u{index}"], expected[f"u{index}"])

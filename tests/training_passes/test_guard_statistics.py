@@ -30,12 +30,12 @@ def built(kind):
         f"float[4] rm, float[4] rv) {{ {text} }}"
     )
     random = np.random.default_rng(0)
-    own = 0.5 if kind == "constants of their own" else 0.0
+    added = 0.5 if kind == "constants of their own" else 0.0
     arrays = {
         "s": np.ones(channels),
-        "b": np.zeros(channels) + own,
+        "b": np.zeros(channels) + added,
         "m": np.zeros(channels),
-        "v": np.ones(channels) + own,
+        "v": np.ones(channels) + added,
     }
     if kind in WEIGHTS:
         arrays["w"] = random.standard_normal(WEIGHTS[kind])
@@ -56,8 +56,8 @@ def test_it_computes_what_the_source_does(kind, dtype):
     wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     session = onnxruntime.InferenceSession(to_proto(report.program.model).SerializeToString())
     for _ in range(3):
-        for found, expected in zip(session.run(None, {"x": x.astype(np.float16)}), wanted, strict=True):
-            np.testing.assert_allclose(found.astype(np.float32), expected, atol=0.02 * np.abs(expected).max())
+        for result, expected in zip(session.run(None, {"x": x.astype(np.float16)}), wanted, strict=True):
+            np.testing.assert_allclose(result.astype(np.float32), expected, atol=0.02 * np.abs(expected).max())
 
 
 def test_float32_outputs_keep_the_operator():

@@ -39,14 +39,14 @@ def test_low_parameters_learn_as_far_as_float32_ones(network, optimizer):
     low = [name for row in step.states if row.role == "parameter" for name in (row.input, row.output)]
     program = converted(step.model, step.bindings, low)
     assert_valid(program)
-    found, batches = program.step, step.data(3)
-    masters = {state.input: state.master for state in found.parameters}
+    trained_step, batches = program.step, step.data(3)
+    masters = {state.input: state.master for state in trained_step.parameters}
     assert all(masters.values())
     assert {dtype_of(program, name) for name in low} == {"FLOAT16"}
     assert {dtype_of(program, name) for name in masters.values()} == {"FLOAT"}
     start = {**step.start, **{master: step.start[name] for name, master in masters.items()}}
     exact = trained(step.model, step.bindings, step.start, batches)
-    low_state = trained(amp.emulate(program).to_onnx(), found.bindings, start, batches)
+    low_state = trained(amp.emulate(program).to_onnx(), trained_step.bindings, start, batches)
     expected = way(step.start, exact, masters)
     moved = way(step.start, {name: low_state[master] for name, master in masters.items()}, masters)
     assert np.linalg.norm(moved - expected) < 0.05 * np.linalg.norm(expected)
@@ -70,9 +70,9 @@ def test_a_program_with_masters_computes_the_same_in_float32():
     result = run_pass(InsertMasters(program.step, ["a", "c"]), program.model)
     assert (result.count, result.modified) == (2, True)
     start = {**step.start, "a_fp32_master_0": step.start["a"], "c_fp32_master_0": step.start["c"]}
-    found = trained(program.to_onnx(), result.step.bindings, start, step.data(3))
+    losses_low = trained(program.to_onnx(), result.step.bindings, start, step.data(3))
     for name, value in trained(step.model, step.bindings, step.start, step.data(3)).items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(losses_low[name], value)
     assert [state.master for state in result.step.parameters] == ["a_fp32_master_0", "", "c_fp32_master_0", ""]
 
 
@@ -155,9 +155,9 @@ def test_a_movement_that_both_passes_read_is_split():
     w, small = np.full(6, 0.1, np.float32), np.float32(1e-6)
     feeds = {"x": np.ones((2, 3), np.float32), "g": np.full((3, 2), small)}
     start = {"w": w.astype(np.float16), "w_fp32_master_0": w}
-    found = trained(amp.emulate(program).to_onnx(), program.step.bindings, start, [feeds], 1)
-    np.testing.assert_array_equal(found["w_fp32_master_0"], w - small)
-    np.testing.assert_array_equal(found["w"], w.astype(np.float16))
+    losses_low = trained(amp.emulate(program).to_onnx(), program.step.bindings, start, [feeds], 1)
+    np.testing.assert_array_equal(losses_low["w_fp32_master_0"], w - small)
+    np.testing.assert_array_equal(losses_low["w"], w.astype(np.float16))
 
 
 def test_a_table_that_rows_are_added_to_in_place_gets_a_master():

@@ -35,9 +35,9 @@ def attention(forwards=None, backwards=None, end="y = Sum (e, lv, lk, lq)", more
     """Query, key and value of 2 x 3 tokens of 2 heads, some use of each, and their gradients."""
     forwards = forwards or [forward("q", HEADS), forward("k", TURNED), forward("v", HEADS)]
     backwards = backwards or [backward("v", HEADS), backward("k", BACK), backward("q", HEADS)]
-    made = ", ".join(f"float16[8,8] ow{part}, float16[1,8] ob{part}" for part in "qkv")
+    results = ", ".join(f"float16[8,8] ow{part}, float16[1,8] ob{part}" for part in "qkv")
     return f"""(float16[6,8] x, float16[6,8] e, float16[2,2,3,4] gq, float16[2,2,3,4] gv, float16[2,2,4,3] a,
-        float16[2,2,3,3] b) => (float16[2,2,3,4] o, float16[6,8] z, {made}{more})
+        float16[2,2,3,3] b) => (float16[2,2,3,4] o, float16[6,8] z, {results}{more})
         <int64[4] heads = {{2, 3, 2, 4}}, int64[2] rows = {{6, 8}}>
         {{ {" ".join(forwards)} c = MatMul (q, k) o = MatMul (c, v) gk = MatMul (a, b) {" ".join(backwards)}
         {end} z = Neg (y) }}"""
@@ -53,10 +53,10 @@ def test_three_products_become_one_each_way(end, run):
     feeds = {value.name: array(*value.shape, scale=0.3).astype(np.float16) for value in model.graph.inputs}
     before = run(emulate(model.clone()).model, feeds)
     assert run_pass(JoinProducts(), model).count == 3
-    found = operators(model)
-    assert found["MatMul"] == 1 + 2 + 1 + 3  # forward; scores and values; the key's gradient; three gradients
-    assert found["Split"] == 3
-    assert found["Sum"] == 0
+    operators_now = operators(model)
+    assert operators_now["MatMul"] == 1 + 2 + 1 + 3  # forward; scores and values; the key's gradient; three gradients
+    assert operators_now["Split"] == 3
+    assert operators_now["Sum"] == 0
     for old, new in zip(before, run(emulate(model).model, feeds), strict=True):
         np.testing.assert_allclose(new.astype("f"), old.astype("f"), rtol=4e-3, atol=4e-3)
 

@@ -30,9 +30,9 @@ MEANS = {
 @pytest.mark.parametrize("name", MEANS)
 def test_a_mean_of_weighted_rows_is_a_product(name, run):
     body, count, expected = MEANS[name]
-    made = [f"float {result}" for result in "yzu" if f" {result} = Exp" in body]
+    results = [f"float {result}" for result in "yzu" if f" {result} = Exp" in body]
     model = step(
-        f"""(float[2,3,4] g, float[2,3,4] h, float[4] s) => ({", ".join(made)})
+        f"""(float[2,3,4] g, float[2,3,4] h, float[4] s) => ({", ".join(results)})
         <int64[1] last = {{-1}}, int64[1] first = {{0}}> {{ {body} }}""",
         "m",
     )

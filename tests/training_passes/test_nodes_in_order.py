@@ -71,8 +71,8 @@ def test_a_bias_is_part_of_the_product(declared, nodes, left, run):
     old = run(model, feeds)
     assert run_pass(FuseBiases(), model).modified == (left is not None)
     assert left is None or outline(model).replace("| ", "") == left
-    for one, other in zip(old, run(model, feeds), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+    for before_value, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_allclose(before_value, other, rtol=1e-6, atol=1e-6)
 
 
 ADDED, PUT = 'axis = 0, reduction = "add"', "axis = 0"
@@ -105,5 +105,5 @@ def test_sums_are_scattered_in_place(attributes, made, more, left, run):
     old = run(model, feeds)
     assert run_pass(AddInPlace(), model).modified == (left is not None)
     assert left is None or outline(model).replace("| ", "") == left
-    for one, other in zip(old, run(model, feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for before_value, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_array_equal(before_value, other)

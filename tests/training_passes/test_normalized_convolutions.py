@@ -176,13 +176,13 @@ def test_what_else_reads_a_layer_gets_what_it_got(run, monkeypatch, change, apar
     seen = []
     monkeypatch.setattr(lower_batch_norm, "cheapest_form", lambda *facts: form_for(facts, seen))
     model, plain = (layer((4, 3, 4, 8), (5, 3, 1, 1), more=" x_out = Identity (x)") for _ in range(2))
-    for one in (model, plain):
-        values = {value.name: value for node in one.graph for value in node.outputs}
+    for source in (model, plain):
+        values = {value.name: value for node in source.graph for value in node.outputs}
         if change == "result":
-            one.graph.outputs.append(values["x_out"])
+            source.graph.outputs.append(values["x_out"])
         if change == "read":
-            adjoint = next(node for node in one.graph if node.op_type == "ConvTranspose")
-            one.graph.outputs.append(GraphBuilder(one).op("Neg", [adjoint.inputs[0]]))
+            adjoint = next(node for node in source.graph if node.op_type == "ConvTranspose")
+            source.graph.outputs.append(GraphBuilder(source).op("Neg", [adjoint.inputs[0]]))
     feeds = numbers(plain, "float")
     expected = run(plain, feeds)
     LowerBatchNorm(with_convolutions=change != "option")(model)

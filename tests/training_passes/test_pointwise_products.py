@@ -54,7 +54,7 @@ def test_values(run, monkeypatch, given, node, wanted):
     before = run(model, feeds)
     assert PointwiseProducts()(model).count == (wanted is not None)
     verify(model, "products")
-    products = [made.op_type for made in model.graph if made.op_type in ("MatMul", "Gemm", "FusedMatMul")]
+    products = [part.op_type for part in model.graph if part.op_type in ("MatMul", "Gemm", "FusedMatMul")]
     assert products == ([wanted] if wanted else [])
     np.testing.assert_allclose(run(model, feeds)[0], before[0], rtol=1e-4, atol=1e-4)
 

@@ -78,8 +78,10 @@ ROWS = {
 def test_what_is_computed_again(case, run):
     nodes, border, count, left = case
     constants = {"zero": np.float32(0), "axes": np.array([1]), "scale": np.ones(8, np.float32)}
-    given = {name: value for name, value in constants.items() if f"{name})" in nodes}
-    model = step(f"(float[8,8] x, float[8,8] w) => (float[a,b] y, float[c,d] z) {{ {nodes} }}", border, **given)
+    constants_read = {name: value for name, value in constants.items() if f"{name})" in nodes}
+    model = step(
+        f"(float[8,8] x, float[8,8] w) => (float[a,b] y, float[c,d] z) {{ {nodes} }}", border, **constants_read
+    )
     before = outline(model)
     pass_ = Recompute(share=4, depth=2)
     if "Random" in nodes:
@@ -95,5 +97,5 @@ def test_nothing_in_the_forward_pass_reads_a_copy():
     run_pass(Recompute(share=4), model)
     read = {value.name for node in model.graph if role_of(node) == "forward" for value in reads_of(node)}
     assert read == {"x", "a", "w"}
-    made = {value.name for node in model.graph if role_of(node) == "backward" for value in node.outputs}
-    assert {"a__again", "c", "z"} == made
+    backward_values = {value.name for node in model.graph if role_of(node) == "backward" for value in node.outputs}
+    assert {"a__again", "c", "z"} == backward_values

@@ -126,20 +126,20 @@ def test_the_error_of_a_loss_is_as_stated(spread, more, expected, off, run):
     random = np.random.default_rng(0)
     labels = random.integers(0, classes, (rows, 1))
     scores = spread * random.standard_normal((rows, classes))
-    own = np.take_along_axis(scores, labels, 1) + more + (more > 0) * 2 * random.standard_normal((rows, 1))
-    np.put_along_axis(scores, labels, own, 1)
+    own_score = np.take_along_axis(scores, labels, 1) + more + (more > 0) * 2 * random.standard_normal((rows, 1))
+    np.put_along_axis(scores, labels, own_score, 1)
     scores = scores.astype(np.float16)
     inputs = f"float16[{rows},{classes}] x, int64[{rows},1] l"
     model = step(f"({inputs}) => (float16[{rows},{classes}] p) {{ p = Softmax <axis = 1> (x) }}", "p")
     likely = label_logarithms(GraphBuilder(model), model.graph.inputs[0], model.graph.outputs[0], model.graph.inputs[1])
     model.graph.outputs[:] = [likely]
-    (found,) = run(emulate(model).model, {"x": scores, "l": labels})
+    (loss_value,) = run(emulate(model).model, {"x": scores, "l": labels})
     exact = scores.astype(np.float64)
     true = np.take_along_axis(exact, labels, 1) - np.log(np.exp(exact).sum(1, keepdims=True))
     assert -true.mean() == pytest.approx(expected, rel=0.1)
-    assert found.astype(np.float64).mean() == pytest.approx(true.mean(), rel=off)
+    assert loss_value.astype(np.float64).mean() == pytest.approx(true.mean(), rel=off)
     single = np.select([true > -0.692, true > -9.7, true > -11.8], [-true * 2**-11, 2**-11, 2**-8], -true * 2**-11)
-    assert (abs(found - true) <= single + 2**-18).all()  # float32 logarithms are off by the latter
+    assert (abs(loss_value - true) <= single + 2**-18).all()  # float32 logarithms are off by the latter
 
 
 def test_a_cast_of_the_weights_that_is_there_is_read():

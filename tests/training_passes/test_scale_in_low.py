@@ -50,8 +50,8 @@ def test_the_product_is_computed_in_16_bits_with_the_same_results(name, dtype, r
         after = run(emulate(model).model, feeds)
     assert sorted(outline(model).replace("| ", "").split()) == sorted(f"{dtype.upper()} {expected}".split())
     np.testing.assert_array_equal(after[0], before[0])
-    for total, one in zip(after[1:], before[1:], strict=True):
-        np.testing.assert_allclose(total, one, atol=1e-6)
+    for total, share in zip(after[1:], before[1:], strict=True):
+        np.testing.assert_allclose(total, share, atol=1e-6)
 
 
 KEPT = {

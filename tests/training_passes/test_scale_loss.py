@@ -32,10 +32,10 @@ FIRST = {
 
 def scaled(program, **options):
     """Scale the loss of a prepared program, its step with it."""
-    found = find_cotangents(program.model.graph, program.step)
-    program.step = run_pass(ScaleLoss(program.step, found, **options), program.model).step
+    cotangents = find_cotangents(program.model.graph, program.step)
+    program.step = run_pass(ScaleLoss(program.step, cotangents, **options), program.model).step
     program.touch()
-    return found
+    return cotangents
 
 
 def prepared_step(network, optimizer):
@@ -45,9 +45,9 @@ def prepared_step(network, optimizer):
 
 def without_loss(model):
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    kept = [value for value in copy.graph.output if value.name != "loss"]
+    outputs_left = [value for value in copy.graph.output if value.name != "loss"]
     del copy.graph.output[:]
-    copy.graph.output.extend(kept)
+    copy.graph.output.extend(outputs_left)
     return copy
 
 
@@ -70,30 +70,30 @@ def test_scaling_changes_no_number_in_float32(network, shape):
     step = foreign_step(network, "adam")
     model = SHAPES[shape](step.model)
     program, *_ = prepared(model, step.bindings)
-    found = scaled(program)
+    cotangents = scaled(program)
     assert_valid(program)
-    assert len(found.carriers) >= len(step.parameters)
+    assert len(cotangents.carriers) >= len(step.parameters)
     expected, outputs = [], []
     trained(model, step.bindings, step.start, step.data(3), 6, expected.append)
     trained(program.to_onnx(), program.step.bindings, {**step.start, **FIRST}, step.data(3), 6, outputs.append)
-    for one, other in zip(expected, outputs, strict=True):
-        for name, value in one.items():
+    for before_value, other in zip(expected, outputs, strict=True):
+        for name, value in before_value.items():
             np.testing.assert_array_equal(other[name], value, err_msg=name)
     assert outputs[-1]["num_good_steps_new"] == 6
 
 
 def assert_scaling_is_exact(step):
     program, *_ = prepared(step.model, {})
-    found = scaled(program)
+    cotangents = scaled(program)
     assert_valid(program)
     expected, outputs = [], []
     trained(step.model, step.bindings, step.start, step.data(3), 5, expected.append)
     trained(program.to_onnx(), program.step.bindings, {**step.start, **FIRST}, step.data(3), 5, outputs.append)
-    for one, other in zip(expected, outputs, strict=True):
-        for name, value in one.items():
+    for before_value, other in zip(expected, outputs, strict=True):
+        for name, value in before_value.items():
             np.testing.assert_array_equal(other[name], value, err_msg=name)
     assert outputs[-1]["num_good_steps_new"] == 5
-    return found
+    return cotangents
 
 
 @pytest.mark.slow
@@ -127,13 +127,13 @@ def test_our_own_steps_of_amp_are_scaled_already(name, tmp_path):
 
 def start_of(row):
     """Draw a value for every input of a row: whole numbers are indices."""
-    generator, found = np.random.default_rng(0), {}
+    generator, arrays = np.random.default_rng(0), {}
     for value in row.model.graph.input:
         shape = [size.dim_value or 5 for size in value.type.tensor_type.shape.dim]
         is_index = value.type.tensor_type.elem_type == onnx.TensorProto.INT64
         drawn = generator.integers(0, 5, shape) if is_index else generator.normal(size=shape).astype(np.float32)
-        found[value.name] = np.asarray(drawn)
-    return found
+        arrays[value.name] = np.asarray(drawn)
+    return arrays
 
 
 UNUSUAL = {
@@ -156,14 +156,14 @@ def test_unusual_steps_are_scaled_where_the_gradient_begins(row):
     bindings = program.step.bindings
     start = {name: values[name] for name in bindings}
     data = [{name: value for name, value in values.items() if name not in start}]
-    found = scaled(program)
+    cotangents = scaled(program)
     assert_valid(program)
-    assert sorted(str(value.name) for value in found.seeds) == UNUSUAL[row.name]
+    assert sorted(str(value.name) for value in cotangents.seeds) == UNUSUAL[row.name]
     expected, outputs = [], []
     trained(row.model, bindings, start, data, 4, expected.append)
     trained(program.to_onnx(), program.step.bindings, {**start, **FIRST}, data, 4, outputs.append)
-    for one, other in zip(expected, outputs, strict=True):
-        for name, value in one.items():
+    for before_value, other in zip(expected, outputs, strict=True):
+        for name, value in before_value.items():
             np.testing.assert_array_equal(other[name], value, err_msg=name)
 
 
@@ -177,12 +177,12 @@ def test_a_step_with_a_scale_of_its_own_keeps_it():
 def test_every_gradient_is_scaled_where_it_begins(network):
     """All that the backward pass computes is `scale` times as large: one seed, right behind the loss."""
     _, program = prepared_step(network, "sgd")
-    found = scaled(program)
-    (seed,) = found.seeds
+    cotangents = scaled(program)
+    (seed,) = cotangents.seeds
     assert seed.producer().op_type in ("Mul", "Div")
     (times,) = [use.node for use in seed.uses() if use.node.op_type == "Mul" and role_of(use.node) == "optimize"]
-    assert {use.node for use in times.outputs[0].uses()} <= set(found.carriers)
-    assert all(role_of(node) == "optimize" for node in found.before)
+    assert {use.node for use in times.outputs[0].uses()} <= set(cotangents.carriers)
+    assert all(role_of(node) == "optimize" for node in cotangents.before)
 
 
 def bad(feed):
@@ -340,8 +340,8 @@ def test_a_backward_pass_that_is_not_linear_is_named(named):
 
 def test_a_backward_pass_by_hand_is_proven():
     model, program = written(LINEAR)
-    found = scaled(program)
-    assert [seed.name for seed in found.seeds] == ["d"]
+    cotangents = scaled(program)
+    assert [seed.name for seed in cotangents.seeds] == ["d"]
     assert_valid(program)
     feeds = {name: np.random.default_rng(0).normal(size=s).astype(np.float32) for name, s in SIZES.items()}
     start = {name: feeds.pop(name) for name in "ab"}

@@ -36,7 +36,7 @@ def model_of(inputs, node, kind="float"):
 def test_a_bias_becomes_an_addition(inputs, node):
     model, before = (model_of(inputs, f"{node}(x, w, b)") for _ in range(2))
     assert run_pass(SplitBiases(lambda _: True), model).count == 1
-    assert [made.op_type for made in model.graph] == [before.graph[0].op_type, "Constant", "Reshape", "Add"]
+    assert [member.op_type for member in model.graph] == [before.graph[0].op_type, "Constant", "Reshape", "Add"]
     assert [value.name for value in model.graph.outputs] == ["y"]
     np.testing.assert_allclose(run_on_noise(model), run_on_noise(before), rtol=1e-5, atol=1e-5)
 

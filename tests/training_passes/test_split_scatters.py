@@ -45,10 +45,10 @@ def test_pieces_add_what_the_whole_adds(data, indices, updates, kind, most, piec
     infer_shapes(model)
     assert SplitScatters(most)(model).count == bool(pieces)
     changed = ir.to_proto(model)
-    made = [node for node in model.graph if node.op_type == "ScatterND"]
-    assert len(made) == (pieces or 1)
+    scatters = [node for node in model.graph if node.op_type == "ScatterND"]
+    assert len(scatters) == (pieces or 1)
     if pieces:
-        assert all(np.prod(node.inputs[2].shape.numpy()) <= most for node in made)
+        assert all(np.prod(node.inputs[2].shape.numpy()) <= most for node in scatters)
     where = np.random.default_rng(0).integers(0, 2, indices)
     if kind == "none":
         where = np.arange(5)[:, None]
@@ -57,7 +57,7 @@ def test_pieces_add_what_the_whole_adds(data, indices, updates, kind, most, piec
 
 
 def test_a_step_on_a_cpu_has_small_scatters_alone(monkeypatch):
-    main, startup, found = static.Program(), static.Program(), []
+    main, startup, sizes = static.Program(), static.Program(), []
     with amp.utils.unique_name.guard(), static.program_guard(main, startup):
         ids = static.data("ids", [300, 8], "int64")
         loss = functional.mse_loss(static.nn.embedding(ids, [10, 64]), static.data("y", [300, 8, 64]))
@@ -65,7 +65,7 @@ def test_a_step_on_a_cpu_has_small_scatters_alone(monkeypatch):
     original = compiling.to_proto
 
     def noted(model):
-        found.extend(node for node in model.graph if node.op_type == "ScatterND")
+        sizes.extend(node for node in model.graph if node.op_type == "ScatterND")
         return original(model)
 
     monkeypatch.setattr(compiling, "to_proto", noted)
@@ -75,7 +75,7 @@ def test_a_step_on_a_cpu_has_small_scatters_alone(monkeypatch):
         weight = next(name for name in scope)
         before = scope[weight]
         executor.run(main, feed, [loss], scope=scope)
-    assert len(found) == 2
+    assert len(sizes) == 2
     gradient = np.zeros_like(before)
     wrong = before[feed["ids"]] - feed["y"]
     np.add.at(gradient, feed["ids"], wrong * np.float32(2 / feed["y"].size))

@@ -59,8 +59,8 @@ def test_values_are_those_of_onnx_runtime(run, declared, shape, attributes, opse
     assert LowerBatchNorm()(model).count == 1
     verify(model, "lowering")
     assert not any("training_mode" in node.attributes for node in model.graph)
-    for found, wanted in zip(run(model, feeds), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
+    for result, wanted in zip(run(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=2e-5, atol=2e-6)
     assert [value.name for value in model.graph.outputs] == ["y", "mean_out", "var_out"]
 
 
@@ -127,8 +127,8 @@ def test_only_what_is_used_is_computed_and_metadata_is_kept(run):
     next(iter(model.graph)).metadata_props["role"] = "forward"
     feeds = {"x": array(4, 3), "s": np.ones(3, np.float32), "m": np.zeros(3, np.float32)}
     assert LowerBatchNorm()(model).count == 1
-    *made, relu = model.graph
-    assert all(node.metadata_props["role"] == "forward" and node.name.startswith("bn/") for node in made)
+    *nodes_before, relu = model.graph
+    assert all(node.metadata_props["role"] == "forward" and node.name.startswith("bn/") for node in nodes_before)
     assert not model.graph.inputs[2].uses()
     assert relu.inputs[0].name == "y"
     x = feeds["x"].astype(np.float64)

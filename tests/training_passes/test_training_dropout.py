@@ -107,10 +107,10 @@ def test_rows_columns_and_runs_of_eight_are_spread_as_chance_would(ratio):
 )
 def test_masks_of_other_seeds_and_steps_are_independent(pairs):
     masks = [standardized(mask, 0.5) for mask in masks_of((500, 400), pairs)]
-    for one, other in itertools.combinations(masks, 2):
-        assert sigmas(one * other) < SIGMAS
-        assert sigmas(one[1:] * other[:-1]) < SIGMAS
-        assert sigmas(one[:, 1:] * other[:, :-1]) < SIGMAS
+    for first_mask, other in itertools.combinations(masks, 2):
+        assert sigmas(first_mask * other) < SIGMAS
+        assert sigmas(first_mask[1:] * other[:-1]) < SIGMAS
+        assert sigmas(first_mask[:, 1:] * other[:, :-1]) < SIGMAS
 
 
 def test_the_mean_over_steps_of_each_element_is_the_rate():
@@ -126,9 +126,9 @@ def test_nodes_draw_apart_and_equal_inputs_repeat(run):
     model, count = lowered(body, "N,M", outputs="a, bool[] ma, bool[] mb")
     assert count == 2
     feeds = {"x": np.ones((500, 500), np.float32), "seed": np.array(3), "step": np.array(4)}
-    _, one, two = run(model, feeds)
-    assert sigmas(standardized(one, 0.5) * standardized(two, 0.5)) < SIGMAS
-    np.testing.assert_array_equal(run(model, feeds)[1], one)
+    _, first, two = run(model, feeds)
+    assert sigmas(standardized(first, 0.5) * standardized(two, 0.5)) < SIGMAS
+    np.testing.assert_array_equal(run(model, feeds)[1], first)
 
 
 def test_the_mask_hangs_on_the_name_of_its_node_and_on_no_other_node():
@@ -143,12 +143,12 @@ def test_the_mask_hangs_on_the_name_of_its_node_and_on_no_other_node():
 def test_static_and_symbolic_shapes_draw_alike(run, shape):
     feeds = {"x": np.ones(shape, np.float32), "seed": np.array(3), "step": np.array(4)}
     static, _ = lowered(ONE, ",".join(map(str, shape)))
-    found = [run(static, feeds)[1]]
-    assert found[0].shape == shape
+    draws = [run(static, feeds)[1]]
+    assert draws[0].shape == shape
     assert not any(node.op_type == "Shape" for node in static.graph)
     if 1 not in shape and shape:  # a size of 1 that is known is not hashed
         symbolic, _ = lowered(ONE, ",".join("ABC"[: len(shape)]))
-        np.testing.assert_array_equal(run(symbolic, feeds)[1], found[0])
+        np.testing.assert_array_equal(run(symbolic, feeds)[1], draws[0])
 
 
 @pytest.mark.parametrize(("dtype", "numpy"), [("float", np.float32), ("float16", np.float16), ("double", np.float64)])
@@ -160,8 +160,8 @@ def test_values(run, dtype, numpy, ratio):
     y, mask = run(model, {"x": x, "seed": np.array(1), "step": np.array(2)})
     assert y.dtype == numpy
     with np.errstate(divide="ignore"):
-        kept = (x.astype(np.float64) / (1 - ratio)).astype(numpy)
-    np.testing.assert_allclose(y, np.where(mask, kept, 0), rtol=1e-3 if numpy == np.float16 else 1e-6)
+        scaled_values = (x.astype(np.float64) / (1 - ratio)).astype(numpy)
+    np.testing.assert_allclose(y, np.where(mask, scaled_values, 0), rtol=1e-3 if numpy == np.float16 else 1e-6)
     assert mask.any() == (ratio < 1)
     assert not mask.all()
 

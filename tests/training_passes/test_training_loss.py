@@ -21,20 +21,20 @@ OPERATORS = ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"]
 def loss(operator, shape, attributes='reduction = "mean"', inputs="x, l", outputs="y", element="float"):
     """A model of one loss; every shape of the result is possible."""
     sizes, places = ",".join(map(str, shape)), ",".join(map(str, (shape[0], *shape[2:])))
-    given = f"{element}[{sizes}] x, int64[{places}] l, {element}[{shape[1]}] w"
-    made = ", ".join(f"{element} {name}" for name in outputs.split(", "))
-    model = parse(f"({given}) => ({made}) {{ {outputs} = {operator} <{attributes}> ({inputs}) }}")
+    inputs_text = f"{element}[{sizes}] x, int64[{places}] l, {element}[{shape[1]}] w"
+    results = ", ".join(f"{element} {name}" for name in outputs.split(", "))
+    model = parse(f"({inputs_text}) => ({results}) {{ {outputs} = {operator} <{attributes}> ({inputs}) }}")
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
     return model
 
 
 def lowered(model):
-    made = ir.from_proto(model)
-    propagate_types(made)
-    result = run_pass(LowerLoss(), made)
+    work = ir.from_proto(model)
+    propagate_types(work)
+    result = run_pass(LowerLoss(), work)
     assert result.count == 1
-    return made
+    return work
 
 
 def feeds(shape, ignored=(), dtype=np.float32):
@@ -53,34 +53,34 @@ def feeds(shape, ignored=(), dtype=np.float32):
 def test_it_is_the_loss_of_the_reference(operator, reduction, inputs, ignored, shape, run):
     attributes = f'reduction = "{reduction}"' + (", ignore_index = -100" if ignored else "")
     model = loss(operator, shape, attributes, inputs)
-    given = {name: value for name, value in feeds(shape, ignored).items() if name in inputs}
-    (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, given)
-    made = lowered(model)
-    assert not {node.op_type for node in made.graph} & set(OPERATORS)
-    (found,) = run(made, {**feeds(shape, ignored), **given})
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    fed = {name: value for name, value in feeds(shape, ignored).items() if name in inputs}
+    (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, fed)
+    work = lowered(model)
+    assert not {node.op_type for node in work.graph} & set(OPERATORS)
+    (loss_value,) = run(work, {**feeds(shape, ignored), **fed})
+    np.testing.assert_allclose(loss_value, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_log_probabilities_are_a_result_too(run):
     model = loss("SoftmaxCrossEntropyLoss", (4, 3), outputs="y, z")
-    given = feeds((4, 3))
-    expected = onnx.reference.ReferenceEvaluator(model).run(None, {name: given[name] for name in "xl"})
-    for old, new in zip(expected, run(lowered(model), given), strict=True):
+    fed = feeds((4, 3))
+    expected = onnx.reference.ReferenceEvaluator(model).run(None, {name: fed[name] for name in "xl"})
+    for old, new in zip(expected, run(lowered(model), fed), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-5)
 
 
 def test_an_ignored_sample_may_have_infinite_scores(run):
-    given = feeds((4, 3), ignored=(2,))
-    given["x"][2] = np.inf
-    (found,) = run(lowered(loss("SoftmaxCrossEntropyLoss", (4, 3), "ignore_index = -100")), given)
-    assert np.isfinite(found)
+    fed = feeds((4, 3), ignored=(2,))
+    fed["x"][2] = np.inf
+    (loss_value,) = run(lowered(loss("SoftmaxCrossEntropyLoss", (4, 3), "ignore_index = -100")), fed)
+    assert np.isfinite(loss_value)
 
 
 def test_16_bit_scores_are_computed_in_float32_and_results_keep_their_type():
-    made = lowered(loss("SoftmaxCrossEntropyLoss", (4, 3), outputs="y, z", element="float16"))
-    types = {node.op_type: node.outputs[0].dtype.name for node in made.graph if node.op_type != "Cast"}
+    work = lowered(loss("SoftmaxCrossEntropyLoss", (4, 3), outputs="y, z", element="float16"))
+    types = {node.op_type: node.outputs[0].dtype.name for node in work.graph if node.op_type != "Cast"}
     assert types["LogSoftmax"] == types["ReduceMean"] == "FLOAT"
-    assert [value.dtype.name for value in made.graph.outputs] == ["FLOAT16", "FLOAT16"]
+    assert [value.dtype.name for value in work.graph.outputs] == ["FLOAT16", "FLOAT16"]
 
 
 ATTRIBUTES = 'reduction = "mean", ignore_index = -100'
@@ -92,21 +92,21 @@ def with_gradient(dtype, weights):
         {{ a = Cast <to = {int(ir.DataType[dtype.upper()])}> (r) p = MatMul (a, m) x = Add (p, b) f = Cast <to = 1> (x)
         y = SoftmaxCrossEntropyLoss <{ATTRIBUTES}> (f, l{weights}) }}"""
     matrix, bias = (array(*shape, seed=3, scale=2.0).astype(NUMPY[dtype]) for shape in ((8, 80), (80,)))
-    made = ir.from_proto(onnx.shape_inference.infer_shapes(parse(text, m=matrix, b=bias)))
-    propagate_types(made)
-    made.graph.outputs[0].shape = ir.Shape([])
-    builder = GraphBuilder(made, metadata={ROLE_KEY: "backward"})
-    (loss,), (rows, *_) = made.graph.outputs, made.graph.inputs
+    work = ir.from_proto(onnx.shape_inference.infer_shapes(parse(text, m=matrix, b=bias)))
+    propagate_types(work)
+    work.graph.outputs[0].shape = ir.Shape([])
+    builder = GraphBuilder(work, metadata={ROLE_KEY: "backward"})
+    (loss,), (rows, *_) = work.graph.outputs, work.graph.inputs
     grads = differentiate(builder, {loss: builder.constant(np.array(64.0, np.float32))}, [rows])
-    made.graph.outputs.append(builder.op("Identity", [grads[rows]]))
-    return made, matrix.astype(np.float64), bias.astype(np.float64)
+    work.graph.outputs.append(builder.op("Identity", [grads[rows]]))
+    return work, matrix.astype(np.float64), bias.astype(np.float64)
 
 
 @pytest.mark.parametrize("ignored", [(), (2, 5)])
 @pytest.mark.parametrize("weights", ["", ", w"])
 @pytest.mark.parametrize(("dtype", "digits"), [("float16", 2.0**-8), ("bfloat16", 2.0**-5)])
 def test_loss_and_gradient_of_16_bit_scores_are_made_of_one_comparison(dtype, digits, ignored, weights, run):
-    made, matrix, bias = with_gradient(dtype, weights)
+    work, matrix, bias = with_gradient(dtype, weights)
     rows = array(6, 8, seed=4).astype(NUMPY[dtype])
     scores = rows.astype(np.float64) @ matrix + bias
     labels = scores.argmax(1)  # the margins are from nearly 0 to far beyond what 16 bits tell from 1
@@ -119,16 +119,16 @@ def test_loss_and_gradient_of_16_bit_scores_are_made_of_one_comparison(dtype, di
     expected = -(factors * log[np.arange(6), labels]).sum() / factors.sum()
     slopes = (np.exp(log) - (labels[:, None] == np.arange(80))) * (64 * factors / factors.sum())[:, None]
     labels[list(ignored)] = -100
-    propagate_types(made)
-    assert run_pass(LowerLoss(), made).count == 1
-    kinds = [node.op_type for node in made.graph]
+    propagate_types(work)
+    assert run_pass(LowerLoss(), work).count == 1
+    kinds = [node.op_type for node in work.graph]
     assert kinds.count("Softmax") == kinds.count("GatherElements") == 1
     assert kinds.count("LogSoftmax") == (dtype == "float16")
     assert "ReduceMax" not in kinds
-    wide = [n.op_type for n in made.graph if n.outputs[0].shape == (6, 80) and n.outputs[0].dtype == ir.DataType.FLOAT]
+    wide = [n.op_type for n in work.graph if n.outputs[0].shape == (6, 80) and n.outputs[0].dtype == ir.DataType.FLOAT]
     assert set(wide) <= {"Cast", "Mul"}, "the declared scores, and the scaled slopes, which casts join"
-    assert all(node.outputs[0].shape != (6, 80) for node in made.graph if node.op_type == "Where"), "rows are left out"
-    loss, gradient = run(emulate(made).model, {"r": rows.astype("f"), "l": labels, "w": by_class})
+    assert all(node.outputs[0].shape != (6, 80) for node in work.graph if node.op_type == "Where"), "rows are left out"
+    loss, gradient = run(emulate(work).model, {"r": rows.astype("f"), "l": labels, "w": by_class})
     np.testing.assert_allclose(loss, expected, rtol=digits)
     np.testing.assert_allclose(gradient, slopes @ matrix.T, rtol=digits, atol=24 * digits)  # scores are rounded
 
@@ -145,14 +145,14 @@ def test_a_sure_label_keeps_its_digits(dtype, score, digits, run):
         f = Cast <to = 1> (x) y = SoftmaxCrossEntropyLoss (f, l) g = Identity (r) }}"""
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    made = ir.from_proto(onnx.shape_inference.infer_shapes(model))
-    propagate_types(made)
-    builder = GraphBuilder(made)
-    loss = made.graph.outputs[1]
-    grads = differentiate(builder, {loss: builder.constant(1000.0)}, [made.graph.inputs[0]])
-    made.graph.outputs[0] = builder.op("Identity", [grads[made.graph.inputs[0]]])
-    run_pass(LowerLoss(), made)
-    gradient, loss = run(emulate(made).model, {"r": np.array([[score, 0, 0]], np.float32), "l": np.array([0])})
+    work = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    propagate_types(work)
+    builder = GraphBuilder(work)
+    loss = work.graph.outputs[1]
+    grads = differentiate(builder, {loss: builder.constant(1000.0)}, [work.graph.inputs[0]])
+    work.graph.outputs[0] = builder.op("Identity", [grads[work.graph.inputs[0]]])
+    run_pass(LowerLoss(), work)
+    gradient, loss = run(emulate(work).model, {"r": np.array([[score, 0, 0]], np.float32), "l": np.array([0])})
     others = 2 * np.exp(-score)
     miss = others / (1 + others)
     np.testing.assert_allclose(loss, np.log1p(others), rtol=digits)

@@ -233,8 +233,10 @@ def changed(pass_, text, run, left, tolerance):
     assert result.modified == (left is not None)
     after = outline(model).replace("| ", "")
     assert after == (before.replace("| ", "") if left is None else left)
-    for one, other in zip(old, run(model, feeds), strict=True):
-        np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), rtol=tolerance, atol=tolerance)
+    for before_value, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_allclose(
+            before_value.astype(np.float32), other.astype(np.float32), rtol=tolerance, atol=tolerance
+        )
 
 
 @pytest.mark.parametrize("case", SUMS.values(), ids=SUMS)
@@ -279,8 +281,8 @@ def test_one_element_a_row_is_written_in_place(kind, indices, more, left, run):
     old = run(model, feeds)
     assert run_pass(WriteInPlace(), model).modified == (left is not None)
     assert left is None or outline(model).replace("| ", "").replace("INT64", "Cast") == left
-    for one, other in zip(old, run(model, feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for before_value, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_array_equal(before_value, other)
 
 
 def test_small_parameters_of_one_shape_are_cast_together(run):
@@ -296,8 +298,8 @@ def test_small_parameters_of_one_shape_are_cast_together(run):
     old = run(model, feeds)
     assert run_pass(CastTogether(), model).count == 4
     assert outline(model) == "Concat FLOAT16 Split FLOAT16 | Sum Exp"
-    for one, other in zip(old, run(model, feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for before_value, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_array_equal(before_value, other)
 
 
 JOINED = {
@@ -318,8 +320,8 @@ def test_values_that_are_cast_to_be_joined_are_joined_first(more, left, run):
     old = run(model, feeds)
     assert run_pass(CastTogether(), model).modified == (left is not None)
     assert left is None or outline(model) == left
-    for one, other in zip(old, run(model, feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for before_value, other in zip(old, run(model, feeds), strict=True):
+        np.testing.assert_array_equal(before_value, other)
 
 
 def test_three_parameters_are_cast_each_by_itself(run):
