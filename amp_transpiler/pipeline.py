@@ -186,7 +186,8 @@ def transpile(
         headroom: Level auto with data: a node may run in lower precision only if X times the largest magnitude that it
             was seen with fits. Default: 4.
         data_max: Keep a node in float32 if a value that it reads or computes is larger than X on the inputs, made-up
-            ones included. Default: no such threshold.
+            ones included. Default: 65504, which float16 holds, where a level or policy other than auto decides for a
+            target that builds engines (tensorrt, tensorrt-rtx); no such threshold elsewhere, nor with inf.
         init_max: Keep a node in float32 if a constant that it reads has a finite number larger than X. Default: no such
             threshold.
         max_depth_of_reduction: Keep a node in float32 if it sums more than N terms into one number: the inner dimension

@@ -388,7 +388,8 @@ class DecidingOptions:
         metavar="X",
         read=number,
         text="Keep a node in float32 if a value that it reads or computes is larger than X on the inputs, made-up ones "
-        "included. Default: no such threshold.",
+        "included. Default: 65504, which float16 holds, where a level or policy other than auto decides for a target "
+        "that builds engines (tensorrt, tensorrt-rtx); no such threshold elsewhere, nor with inf.",
         held_as=("number",),
         in_recipes=False,
     )

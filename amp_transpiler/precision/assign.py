@@ -212,8 +212,8 @@ class _Assigner:
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, Reason](), []
         if policy.numerics != "ignore":
             self._judge()
-        elif policy.drop_islands != "none" and not (policy.target.builds_engines and policy.low is FLOAT16):
-            self._unsafe = self._positions()
+        else:
+            self._unsafe = {**self._positions(), **self._written_moments()}
         self._seen = self._seen_ranges()
         self.missing_kernels: dict[str, int] = {}
         self.without_form: list[ir.Node] = []
@@ -373,12 +373,23 @@ class _Assigner:
         """Whether the ranges that data show have a say about what is unsafe by its nature."""
         return self._policy.numerics in ("shown", "compared")
 
+    def _written_moments(self) -> dict[ir.Node, Reason]:
+        """Find written-out means in bfloat16, for an engine's builder, which fuses the casts around them."""
+        if not self._policy.target.builds_engines or self._policy.low is not BFLOAT16:
+            return {}
+        from amp_transpiler.precision.written_moments import written_moments  # for these targets only
+
+        return dict(written_moments(in_order(self._model.graph)))
+
     def _positions(self) -> dict[ir.Node, Reason]:
         """Find what is computed only from integers with a node that has no low form, such as a Range.
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
         An engine's builder fuses casts, and float16 counts to 2048: there nobody asks.
         """
+        policy = self._policy
+        if policy.drop_islands == "none" or (policy.target.builds_engines and policy.low is FLOAT16):
+            return {}
         from amp_transpiler.precision.numerics import from_integers
 
         reasons: dict[ir.Node, Reason] = {}
