@@ -112,7 +112,7 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "square": "a square that is summed may leave the range",
             "square-sum": "a sum of squares",
             "unsafe-operator": "{effect}",
-            "written-mean": "a mean written as a sum and its quotient: bfloat16 would round both, and the count",
+            "written-mean": "a mean to subtract, as a sum and its quotient: bfloat16 would round both, and the count",
         },
         "neighbours": {
             "held": "it is decided with '{node}', which is float32: {fault}",

@@ -8,7 +8,13 @@ from tests.support import array, parse
 
 X = "(float[4,64] x, float[4,1] n) => (float[4,64] y) {{ {} }}"
 COUNT = {"n": np.full([4, 1], 257, np.float32)}
-CONSTANTS = {"axes": np.int64([1]), "share": np.float32(1 / 64), "two": np.float32(2), "three": np.float32(3)}
+CONSTANTS = {
+    "axes": np.int64([1]),
+    "shape": np.int64([4, 64]),
+    "share": np.float32(1 / 64),
+    "two": np.float32(2),
+    "three": np.float32(3),
+}
 SUM, SQUARES = "[sum] s = ReduceSum(x, axes)", "[sum] s = ReduceSumSquare(x, axes)"
 CENTRED = "[quotient] m = Div(s, n) [centre] y = Sub(x, m)"
 MEAN = "[mean] m = ReduceMean(x, axes)"
@@ -18,7 +24,13 @@ SPREAD = "[spread] v = Sub(q, p) [scale] y = Mul(x, v)"
 FORMS = {
     "divided": (f"{SUM} {CENTRED}", {"sum", "quotient"}),
     "times a constant": (f"{SUM} [quotient] m = Mul(s, share) [centre] y = Sub(x, m)", {"sum", "quotient"}),
-    "of squares": (f"{SQUARES} {CENTRED}", {"sum", "quotient"}),
+    "repeated": (
+        f"{SUM} [quotient] q = Div(s, n) [repeat] m = Expand(q, shape) [centre] y = Sub(x, m)",
+        {"sum", "quotient"},
+    ),
+    "of squares": (f"{SQUARES} {CENTRED}", set()),
+    "that pools": (f"{SUM} [quotient] m = Div(s, n) [add] y = Add(x, m)", set()),
+    "subtracted from": (f"{SUM} [quotient] m = Div(s, n) [centre] y = Sub(m, x)", set()),
     "read by others, too": (f"{SUM} {CENTRED.replace('y =', 'c =')} [add] y = Add(c, s)", {"sum", "quotient"}),
     "one operator": (f"{MEAN} [centre] y = Sub(x, m)", set()),
     "a divisor": (f"[exp] e = Exp(x) {SUM.replace('(x', '(e')} [soft] y = Div(e, s)", set()),
