@@ -42,7 +42,8 @@ class FuseAttention(Pass[PassResult]):
     3. Minus infinity in a mask becomes the lowest finite number: the weights stay exactly 0. Where the source gives 0
        for a row in which no score counts (`Where(IsNaN(p), 0, p)`, or asked of the scores as torch's exporter does), so
        does a Where behind the operator. A constant mask that leaves each row a score needs none. Where it gives an
-       average, since one finite number takes the place of all scores, the query of the row becomes 0.
+       average, since one finite number takes the place of all scores, the query of the row becomes 0, for which it
+       has to be an operand: MultiHeadAttention.
     4. Nothing is assumed about a mask: the forms that only hold for padding on the right, or for causal masks, are not
        used.
 
@@ -89,7 +90,8 @@ class _Writer:
         guarded = guarded and may_be_empty
         if (guarded and not self._rows_can_be_told(masks)) or not all(map(self._can_end, attention.ends)):
             return False
-        parts = self._projections(attention)
+        averages = not guarded and may_be_empty and self._averages(masks)
+        parts = None if averages else self._projections(attention)
         if not self._allow(attention, parts):
             return False
         builder = NodeBuilder(attention.last, self._names)
@@ -97,7 +99,6 @@ class _Writer:
         if parts is not None:
             result = self._packed(builder, attention, parts, bias)
         else:
-            averages = not guarded and may_be_empty and self._averages(masks)
             result = self._unpacked(builder, attention, bias, masks[0] if averages else None)
         if guarded:
             zero = builder.constant(np.asarray(0.0, np.float32))
