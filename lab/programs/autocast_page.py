@@ -173,8 +173,8 @@ def _sums(rows: Sequence[Record]) -> Iterator[str]:
     behind = [sum(is_behind(row, way) for row in common) for way in OURS]
     yield _line("smaller share than AutoCast's at no smaller error", ["", *behind])
     worse = [sum(is_worse(row, way) for row in taken) for way in OURS]
-    beyond = f"error beyond {LIMITS[_format(rows[0])][0]:.1%} and above AutoCast's, or where that has no file"
-    yield _line(f"{beyond}, of {len(taken)}", ["", *worse])
+    wrong = f"error beyond {LIMITS[_format(rows[0])][0]:.1%} and above AutoCast's, or where that has no file"
+    yield _line(f"{wrong}, of {len(taken)}", ["", *worse])
 
 
 def _beside_tenth(unverified: Mapping[str, Sequence[float]], theirs: Sequence[float]) -> Iterator[str]:
