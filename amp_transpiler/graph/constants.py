@@ -128,8 +128,8 @@ def _is_tiny(array: np.ndarray, low: LowFormat) -> bool:
     """Whether many numbers are below float16's normal ones: numpy takes thirty times as long for each of them."""
     if low is not FLOAT16 or array.dtype != np.float32 or array.size < _MANY:
         return False
-    some = np.abs(array.reshape(-1)[:: array.size // _MANY])
-    return int(np.count_nonzero((some > 0.0) & (some < _LEAST_NORMAL))) > _MANY * _TINY_SHARE
+    some = np.abs(array.ravel(order="K")[:: array.size // _MANY])
+    return int(np.count_nonzero((some > 0.0) & (some < _LEAST_NORMAL))) > some.size * _TINY_SHARE
 
 
 def _with_tiny(array: np.ndarray) -> np.ndarray:

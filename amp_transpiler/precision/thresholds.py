@@ -1,4 +1,4 @@
-"""Keeps nodes float32 whose values, constants or sums are beyond a threshold that the user set."""
+"""Keeps nodes float32 whose values, constants or sums are beyond a threshold: the user's, or the range of an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["ThresholdFaults", "Thresholds", "checked_thresholds", "masks_limited
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The user's thresholds; infinite for none.
+    """Thresholds; infinite for none.
 
     Attributes:
         data_max: the largest magnitude of what a node reads and computes.
