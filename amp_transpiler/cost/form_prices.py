@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amp_transpiler.cost import DEVICES, predicted, traffic
 from amp_transpiler.cost.forms import Form, Tensor, model_of_form
+from amp_transpiler.cost.node_costs import traffic
+from amp_transpiler.cost.prediction import predicted
+from amp_transpiler.targets.devices import DEVICES
 from amp_transpiler.targets.price_list import price_list
 
 __all__ = ["seconds_of_form"]
