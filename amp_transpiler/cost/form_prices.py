@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from amp_transpiler.cost.forms import Form, Tensor, model_of_form
 from amp_transpiler.cost.node_costs import traffic
-from amp_transpiler.cost.prediction import predicted
+from amp_transpiler.cost.prediction import Prediction, predicted
 from amp_transpiler.targets.devices import DEVICES
 from amp_transpiler.targets.price_list import price_list
 
-__all__ = ["seconds_of_form"]
+__all__ = ["busy_seconds_of_form", "seconds_of_form"]
 
 
 def seconds_of_form(write: Form, inputs: Sequence[Tensor], opset: int) -> float:
@@ -21,6 +21,18 @@ def seconds_of_form(write: Form, inputs: Sequence[Tensor], opset: int) -> float:
         inputs: types and sizes.
         opset: of ONNX's own domain.
     """
-    listed = price_list()
-    prediction = predicted(traffic(model_of_form(write, inputs, opset)), DEVICES[listed.device])
-    return 1e-3 * prediction.busy_milliseconds + listed.gap * prediction.launches
+    prediction = _predicted(write, inputs, opset)
+    return 1e-3 * prediction.busy_milliseconds + price_list().gap * prediction.launches
+
+
+def busy_seconds_of_form(write: Form, inputs: Sequence[Tensor], opset: int) -> float:
+    """Return the seconds of the kernels alone of the operators that `write` writes.
+
+    Args:
+        write, inputs, opset: as in `seconds_of_form`.
+    """
+    return 1e-3 * _predicted(write, inputs, opset).busy_milliseconds
+
+
+def _predicted(write: Form, inputs: Sequence[Tensor], opset: int) -> Prediction:
+    return predicted(traffic(model_of_form(write, inputs, opset)), DEVICES[price_list().device])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.passes.attention_operands import BATCH_FIRST, LENGTH_FIRST, End, Operand
+from amp_transpiler.passes.attention_operands import BATCH_FIRST, End, Operand
 from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["OperandWriter", "can_end", "replace_end"]
@@ -78,11 +78,9 @@ def replace_end(builder: NodeBuilder, end: End, result: ir.Value, width: int) ->
     Args:
         builder: where it is put.
         end: the result.
-        result: the new one, of shape [batch, rows, width].
+        result: the new one, in three axes in the order of the end.
         width: of all heads together.
     """
-    if end.order == LENGTH_FIRST:
-        result = builder.node("Transpose", [result], {"perm": [1, 0, 2]}, ir.DataType.FLOAT)
     if end.is_flat or end.value.is_graph_output():
         reshape = end.value.producer()
         assert reshape is not None, "attention makes it"

@@ -100,7 +100,8 @@ class _Writer:
             rows = self._masks.rows(builder, masks[0], attention)
             result = builder.node("Where", [rows, result, zero], dtype=ir.DataType.FLOAT)
         for end in attention.ends:
-            replace_end(builder, end, result, attention.value.width)
+            own = result if end.order == BATCH_FIRST else self._operands.turned(builder, result, (1, 0, 2))
+            replace_end(builder, end, own, attention.value.width)
         return True
 
     def _allow(self, attention: Found, parts: list[Projection] | None) -> bool:
@@ -183,11 +184,7 @@ class _Writer:
         inputs = list(inputs)
         while inputs[-1] is None:
             inputs.pop()
-        result = builder.node(op_type, inputs, attributes, ir.DataType.FLOAT)
-        node = result.producer()
-        assert node is not None, "it was made above"
-        node.domain = _DOMAIN
-        return result
+        return builder.node(op_type, inputs, attributes, ir.DataType.FLOAT, domain=_DOMAIN)
 
     def _side_by_side(self, parts: Sequence[Projection]) -> tuple[ir.Value, ir.Value]:
         """Return the weights and the biases of three projections, each as one constant."""

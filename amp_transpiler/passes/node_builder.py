@@ -15,8 +15,9 @@ __all__ = ["NodeBuilder", "set_input"]
 class NodeBuilder:
     """Puts nodes in front of one node, its anchor, named after it and carrying its metadata.
 
-    Operators are of ONNX's own domain. `become` ends a rewriting: the anchor itself turns into the last operator, so
-    that its output stays the same value, with its name, its readers in every scope, and its place among graph outputs.
+    Operators are of ONNX's own domain unless another is named. `become` ends a rewriting: the anchor itself turns into
+    the last operator, so that its output stays the same value, with its name, its readers in every scope, and its place
+    among graph outputs.
     """
 
     def __init__(self, anchor: ir.Node, names: NameAllocator) -> None:
@@ -30,9 +31,10 @@ class NodeBuilder:
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, object] | None = None,
         dtype: ir.DataType | None = None,
+        domain: str = "",
     ) -> ir.Value:
         """Return the output of a new node; `dtype` is its element type where the caller knows it."""
-        (output,) = self.nodes(op_type, inputs, 1, attributes, dtype)
+        (output,) = self.nodes(op_type, inputs, 1, attributes, dtype, domain)
         return output
 
     def nodes(
@@ -42,13 +44,14 @@ class NodeBuilder:
         outputs: int,
         attributes: Mapping[str, object] | None = None,
         dtype: ir.DataType | None = None,
+        domain: str = "",
     ) -> list[ir.Value]:
         """Return the outputs of a new node; `dtype` is their element type where the caller knows it."""
         name = self._names.fresh(f"{self._prefix}/{op_type}")
         type_ = None if dtype is None else ir.TensorType(dtype)
         results = [ir.Value(name=self._names.fresh(f"{name}_output"), type=type_) for _ in range(outputs)]
         node = ir.Node(
-            "",
+            domain,
             op_type,
             inputs,
             _attributes(attributes),

@@ -140,6 +140,7 @@ class Fuse(Pass[PassResult]):
     def _passes(self) -> list[PassFor]:
         """Return the passes in their order. Attention comes first: it reads products with their biases."""
         from amp_transpiler.passes.fuse_attention import FuseAttention
+        from amp_transpiler.passes.fusion.attention_products import FuseAttentionProducts
         from amp_transpiler.passes.fusion.bias_gelus import FuseBiasGelus
         from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
         from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
@@ -147,8 +148,10 @@ class Fuse(Pass[PassResult]):
         names, restrictions = self._names, self._restrictions
         sizes_of = functools.cache(Sizes)  # to work them out takes longer than to fuse
         attention = PassFor(_ATTENTIONS, lambda: FuseAttention(restrictions))
+        products = PassFor(_SOFTMAXES, lambda: FuseAttentionProducts(restrictions))
         return [
             *([attention] if "Attention" in names else ()),
+            *([products] if "FusedMatMul" in names else ()),
             PassFor(_WRITTEN_OUT, lambda: FuseWrittenOut(names, restrictions, sizes_of)),
             PassFor(_NORMS, lambda: FuseSkipNorms(names, sizes_of, gemms=True, restrictions=restrictions)),
             PassFor(_GELUS, lambda: FuseBiasGelus(names, restrictions, sizes_of)),
@@ -174,6 +177,7 @@ _TYPES = frozenset(operator.rpartition("::")[2] for operator in _OPERATORS)
 
 # Operators without which a pass has nothing to do.
 _ATTENTIONS = frozenset({"Softmax", "Attention"})
+_SOFTMAXES = frozenset({"Softmax"})
 _WRITTEN_OUT = frozenset({"Sqrt", "Erf", "Tanh"})
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _GELUS = frozenset({"Gelu", "FastGelu"})
