@@ -29,7 +29,9 @@ def busy_seconds_of_form(write: Form, inputs: Sequence[Tensor], opset: int) -> f
     """Return the seconds of the kernels alone of the operators that `write` writes.
 
     Args:
-        write, inputs, opset: as in `seconds_of_form`.
+        write: the form.
+        inputs: types and sizes.
+        opset: of ONNX's own domain.
     """
     return 1e-3 * _predicted(write, inputs, opset).busy_milliseconds
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.passes.attention_operands import BATCH_FIRST, End, Operand
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["OperandWriter", "can_end", "replace_end"]
+__all__ = ["OperandWriter", "can_end", "replace_end", "reshaped"]
 
 
 class OperandWriter:
@@ -42,8 +44,7 @@ class OperandWriter:
             else:
                 outer = [operand.batch, operand.rows] if operand.order == BATCH_FIRST else [operand.rows, operand.batch]
                 wanted = [dim if isinstance(dim, int) else -1 for dim in (*outer, operand.width * operand.parts)]
-            shape = builder.constant(np.asarray(wanted, np.int64))
-            self._rearranged[key] = builder.node("Reshape", [value, shape], dtype=ir.DataType.FLOAT)
+            self._rearranged[key] = reshaped(builder, value, wanted)
         return self._rearranged[key]
 
     def turned(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
@@ -91,3 +92,8 @@ def replace_end(builder: NodeBuilder, end: End, result: ir.Value, width: int) ->
         return
     for use in list(end.value.uses()):
         use.node.replace_input_with(use.idx, result)
+
+
+def reshaped(builder: NodeBuilder, value: ir.Value, sizes: Sequence[object]) -> ir.Value:
+    """Return a value in another shape, as Reshape reads it."""
+    return builder.node("Reshape", [value, builder.constant(np.asarray(sizes, np.int64))], dtype=value.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -15,9 +15,9 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.attention_bias import Masking, MaskWriter, masking_of
 from amp_transpiler.passes.attention_operands import BATCH_FIRST, End
 from amp_transpiler.passes.attention_pattern import Found, find_attentions
-from amp_transpiler.passes.attention_writing import OperandWriter, can_end, replace_end
+from amp_transpiler.passes.attention_writing import OperandWriter, can_end, replace_end, reshaped
 from amp_transpiler.passes.fusion.attention_output import Output, is_cheaper_turned, output_of
-from amp_transpiler.passes.fusion.attention_rows import RowWriter
+from amp_transpiler.passes.fusion.attention_rows import RowWriter, source_of
 from amp_transpiler.passes.fusion_restrictions import Restrictions, nodes_within
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
@@ -88,21 +88,21 @@ class _Writer:
             return False
         output = output_of(end, self._sizes)
         nodes = self._nodes(attention, output)
-        if not self._restrictions.allow(_FUSION, attention.last, nodes):
+        plan = self._rows.plan((attention.query, attention.key, attention.value), nodes)
+        if not plan.saves_transposes or not self._restrictions.allow(_FUSION, attention.last, nodes):
             return False
         builder = NodeBuilder(attention.last if output is None else output.last, self._names)
         moves_bias = output is not None and output.bias is not None
-        operands = (attention.query, attention.key, attention.value)
-        query, key, value = self._rows.written(builder, operands, nodes, biased=(True, False, not moves_bias))
+        query, key, value = self._rows.write(builder, plan, biased=(True, False, not moves_bias))
         weights = self._weights(builder, attention, masking, query, key)
-        offset = self._rows.bias_of(attention.value, nodes) if moves_bias else None
+        offset = plan.bias_of(2) if moves_bias else None
         self._end(builder, attention, masking, end, output, weights, value, offset)
         return True
 
     def _nodes(self, attention: Found, output: Output | None) -> set[ir.Node]:
         """Return the nodes that are gone then."""
         operands = (attention.query, attention.key, attention.value)
-        inputs = {self._rows.source_of(each) for each in operands} | {mask.value for mask in attention.masks}
+        inputs = {source_of(each, self._sizes) for each in operands} | {mask.value for mask in attention.masks}
         lasts = {attention.last, *(node for end in attention.ends if (node := end.value.producer()) is not None)}
         if output is not None:
             lasts.add(output.last)
@@ -142,7 +142,7 @@ class _Writer:
             return
         if is_cheaper_turned(attention, end, output):
             columns = _product(builder, value, weights, {"transBatchA": 1, "transA": 1, "transB": 1})
-            columns = _reshaped(builder, columns, [0, attention.value.width, attention.query.rows])
+            columns = reshaped(builder, columns, [0, attention.value.width, attention.query.rows])
             result = _product(builder, columns, output.weight, {"transA": 1})
         else:
             rows = self._in_rows(builder, attention, end, weights, value)
@@ -163,7 +163,7 @@ class _Writer:
         heads = _product(builder, weights, value, {"transBatchB": 1})
         order = [0, 2, 1, 3] if end.order == BATCH_FIRST else [2, 0, 1, 3]
         turned = builder.node("Transpose", [heads], {"perm": order}, _FLOAT)
-        return _reshaped(builder, turned, [0, 0, attention.value.width])
+        return reshaped(builder, turned, [0, 0, attention.value.width])
 
     def _guarded(
         self, builder: NodeBuilder, attention: Found, masking: Masking, end: End, result: ir.Value, nothing: ir.Value
@@ -188,7 +188,3 @@ def _number(builder: NodeBuilder, number: float) -> ir.Value:
 
 def _product(builder: NodeBuilder, left: ir.Value, right: ir.Value, attributes: Mapping[str, object]) -> ir.Value:
     return builder.node("FusedMatMul", [left, right], attributes, _FLOAT, domain=CONTRIB)
-
-
-def _reshaped(builder: NodeBuilder, value: ir.Value, sizes: Sequence[object]) -> ir.Value:
-    return builder.node("Reshape", [value, builder.constant(np.asarray(sizes, np.int64))], dtype=_FLOAT)

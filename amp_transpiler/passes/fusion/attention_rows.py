@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -11,12 +12,45 @@ from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.passes.attention_operands import BATCH_FIRST, Operand
 from amp_transpiler.passes.attention_projection import Projection, constant_shape, projection
-from amp_transpiler.passes.attention_writing import OperandWriter
+from amp_transpiler.passes.attention_writing import OperandWriter, reshaped
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["RowWriter"]
+__all__ = ["RowPlan", "RowWriter", "source_of"]
 
 _FLOAT = ir.DataType.FLOAT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowPlan:
+    """Says how queries, keys and values become rows of positions.
+
+    Attributes:
+        operands: queries, keys and values.
+        products: how each is all columns of a product with constants that nobody else needs, where it is one.
+        turned: what is brought into the order of positions instead of operands.
+        packed: the product that all three are parts of, where they are made of it anew.
+    """
+
+    operands: tuple[Operand, ...]
+    products: tuple[Projection | None, ...]
+    turned: frozenset[ir.Value] = frozenset()
+    packed: Projection | None = None
+
+    @property
+    def saves_transposes(self) -> bool:
+        """Whether less is copied into another order than with heads before positions."""
+        return bool(self.turned) or self.packed is not None or not all(map(_lies_by_samples, self.operands))
+
+    def bias_of(self, index: int) -> np.ndarray | None:
+        """Return the bias that an operand loses where it is written without one."""
+        product = self.products[index]
+        return None if product is None else constant_array(product.bias)
+
+
+def source_of(operand: Operand, sizes: Sizes) -> ir.Value:
+    """Return what an operand may be made of anew."""
+    product = projection(operand.whole, sizes)
+    return operand.whole if product is None else product.source
 
 
 class RowWriter:
@@ -31,70 +65,54 @@ class RowWriter:
         self._sizes, self._operands = sizes, operands
         self._written: dict[tuple[object, ...], ir.Value] = {}
 
-    def source_of(self, operand: Operand) -> ir.Value:
-        """Return what an operand may be made of anew."""
-        product = self._product(operand)
-        return operand.whole if product is None else product.source
-
-    def bias_of(self, operand: Operand, gone: Collection[ir.Node]) -> np.ndarray | None:
-        """Return the bias that an operand loses if it is written without one.
+    # ---- deciding ----
+    def plan(self, operands: tuple[Operand, ...], gone: Collection[ir.Node]) -> RowPlan:
+        """Return how operands become rows of positions.
 
         Args:
-            operand: the operand.
+            operands: queries, keys and values.
             gone: nodes that nobody reads any more once attention is written anew.
         """
-        product = self._own_product(operand, gone)
-        return None if product is None else constant_array(product.bias)
+        parts = [projection(operand.whole, self._sizes) for operand in operands]
+        own = [
+            part if part is not None and _is_only_read_by(gone, operand.whole, part) else None
+            for operand, part in zip(operands, parts, strict=True)
+        ]
+        packed = _packed(operands, own)
+        if packed is not None:
+            return RowPlan(operands, (None,) * len(operands), packed=packed)
+        products = tuple(
+            part if part is not None and _is_all_of(part, operand) else None
+            for operand, part in zip(operands, own, strict=True)
+        )
+        return RowPlan(operands, products, _turned_sources(operands, products))
 
-    def written(
-        self,
-        builder: NodeBuilder,
-        operands: Sequence[Operand],
-        gone: Collection[ir.Node],
-        biased: Sequence[bool],
-    ) -> list[ir.Value]:
+    # ---- writing ----
+    def write(self, builder: NodeBuilder, plan: RowPlan, biased: Sequence[bool]) -> list[ir.Value]:
         """Return operands of shape [rows, batch, heads, size].
 
         Args:
             builder: where they are put.
-            operands: queries, keys and values.
-            gone: nodes that nobody reads any more once attention is written anew.
+            plan: how.
             biased: of each, whether it keeps the bias that `bias_of` returns.
         """
-        products = [self._own_product(each, gone) for each in operands]
-        turned = self._turned_sources(operands, products)
+        if plan.packed is not None:
+            return self._parts(builder, plan.operands, plan.packed)
         return [
-            self._by_positions(builder, operand, product, turned, keeps)
-            for operand, product, keeps in zip(operands, products, biased, strict=True)
+            self._by_positions(builder, operand, product, plan.turned, keeps)
+            for operand, product, keeps in zip(plan.operands, plan.products, biased, strict=True)
         ]
 
-    def _product(self, operand: Operand) -> Projection | None:
-        """Return how an operand is all columns of a product with constants."""
-        product = None if operand.parts > 1 else projection(operand.whole, self._sizes)
-        if product is None or (product.start, product.stop) != (0, operand.width):
-            return None
-        return product if constant_shape(product.weight) == (self._width(product), operand.width) else None
-
-    def _own_product(self, operand: Operand, gone: Collection[ir.Node]) -> Projection | None:
-        """Return the product that an operand is, if nobody else needs what it computes."""
-        product, waiting = self._product(operand), [operand.whole]
-        while product is not None and waiting:
-            value = waiting.pop()
-            if value is product.source or constant_shape(value) is not None:
-                continue
-            node = value.producer()
-            if node is None or node not in gone:
-                return None
-            waiting += [each for each in node.inputs if each is not None and each.dtype == _FLOAT]
-        return product
-
-    def _turned_sources(self, operands: Sequence[Operand], products: Sequence[Projection | None]) -> set[ir.Value]:
-        """Return what is brought into the order of positions instead of operands: no more elements than they have."""
-        widths: dict[ir.Value, int] = {}
-        for operand, product in zip(operands, products, strict=True):
-            if product is not None and _lies_by_samples(operand):
-                widths[product.source] = widths.get(product.source, -self._width(product)) + operand.width
-        return {source for source, more in widths.items() if more >= 0}
+    def _parts(self, builder: NodeBuilder, operands: Sequence[Operand], packed: Projection) -> list[ir.Value]:
+        """Return parts of a product of rows by positions."""
+        whole = _product(builder, self._flat_by_positions(builder, packed.source), packed, keeps_bias=True)
+        widths = builder.constant(np.full(len(operands), operands[0].width, np.int64))
+        values = builder.nodes("Split", [whole, widths], len(operands), {"axis": 1}, _FLOAT)
+        places = [_start(operand, self._sizes) // operand.width for operand in operands]
+        return [
+            self._from_flat(builder, operand, values[place], packed.source)
+            for operand, place in zip(operands, places, strict=True)
+        ]
 
     def _by_positions(
         self,
@@ -104,39 +122,37 @@ class RowWriter:
         turned: Collection[ir.Value],
         keeps_bias: bool,
     ) -> ir.Value:
-        loses_bias = product is not None and product.bias is not None and not keeps_bias
         is_turned = _lies_by_samples(operand)
-        turns_source = is_turned and product is not None and product.source in turned
-        if product is None or not (loses_bias or turns_source):
-            value = self._operands.alone(builder, operand)
-        else:
-            value = self._flat_by_positions(builder, product.source) if turns_source else product.source
-            value = builder.node("MatMul", [value, product.weight], dtype=_FLOAT)
-            if product.bias is not None and keeps_bias:
-                value = builder.node("Add", [value, product.bias], dtype=_FLOAT)
-        if turns_source:
-            assert product is not None, "it is turned in its place"
+        if product is not None and is_turned and product.source in turned:
+            rows = self._flat_by_positions(builder, product.source)
+            value = _product(builder, rows, product, keeps_bias=keeps_bias)
             return self._from_flat(builder, operand, value, product.source)
-        value = self._operands.turned(builder, value, (1, 0, 2)) if is_turned else value
+        if product is not None and product.bias is not None and not keeps_bias:
+            value = _product(builder, product.source, product, keeps_bias=False)
+        else:
+            value = self._operands.alone(builder, operand)
+        if is_turned:
+            value = self._operands.turned(builder, value, (1, 0, 2))
         outer = [-1, 1] if operand.order == BATCH_FIRST and operand.batch == 1 else [0, 0]
-        return _reshaped(builder, value, [*outer, operand.heads, operand.size])
+        return reshaped(builder, value, [*outer, operand.heads, operand.size])
 
     def _flat_by_positions(self, builder: NodeBuilder, source: ir.Value) -> ir.Value:
         """Return rows by positions as a matrix: through products of three axes ONNX Runtime moves the Transpose on."""
         key = ("flat", source)
         if key not in self._written:
             turned = self._operands.turned(builder, source, (1, 0, 2))
-            width = (self._sizes.shape(source) or (0,))[-1]
-            self._written[key] = _reshaped(builder, turned, [-1, width])
+            shape = self._sizes.shape(source)
+            assert shape is not None, "its width is known"
+            self._written[key] = reshaped(builder, turned, [-1, shape[-1]])
         return self._written[key]
 
     def _from_flat(self, builder: NodeBuilder, operand: Operand, value: ir.Value, source: ir.Value) -> ir.Value:
         """Return a matrix of rows with axes for positions, samples, heads and sizes."""
         inner = [operand.heads, operand.size]
         if isinstance(operand.batch, int):
-            return _reshaped(builder, value, [-1, operand.batch, *inner])
+            return reshaped(builder, value, [-1, operand.batch, *inner])
         if isinstance(operand.rows, int):
-            return _reshaped(builder, value, [operand.rows, -1, *inner])
+            return reshaped(builder, value, [operand.rows, -1, *inner])
         key = ("shape", operand.rows, operand.batch, *inner)
         if key not in self._written:
             sides = builder.node("Shape", [self._operands.turned(builder, source, (1, 0, 2))], dtype=ir.DataType.INT64)
@@ -145,16 +161,68 @@ class RowWriter:
             self._written[key] = builder.node("Concat", [outer, rest], {"axis": 0}, ir.DataType.INT64)
         return builder.node("Reshape", [value, self._written[key]], dtype=_FLOAT)
 
-    def _width(self, product: Projection) -> int:
-        shape = constant_shape(product.weight)
-        assert shape is not None, "a projection has constants"
-        return shape[0]
+
+def _product(builder: NodeBuilder, rows: ir.Value, product: Projection, *, keeps_bias: bool) -> ir.Value:
+    value = builder.node("MatMul", [rows, product.weight], dtype=_FLOAT)
+    if product.bias is None or not keeps_bias:
+        return value
+    return builder.node("Add", [value, product.bias], dtype=_FLOAT)
 
 
+# ---- what operands are ----
 def _lies_by_samples(operand: Operand) -> bool:
     """Whether rows have to be brought into the order of positions; those of one sample are."""
     return operand.order == BATCH_FIRST and operand.batch != 1
 
 
-def _reshaped(builder: NodeBuilder, value: ir.Value, sizes: Sequence[object]) -> ir.Value:
-    return builder.node("Reshape", [value, builder.constant(np.asarray(sizes, np.int64))], dtype=_FLOAT)
+def _is_only_read_by(gone: Collection[ir.Node], whole: ir.Value, product: Projection) -> bool:
+    """Whether all that computes a value from the source of a product is gone."""
+    waiting = [whole]
+    while waiting:
+        value = waiting.pop()
+        if value is product.source or constant_shape(value) is not None:
+            continue
+        node = value.producer()
+        if node is None or node not in gone:
+            return False
+        waiting += [each for each in node.inputs if each is not None and each.dtype == _FLOAT]
+    return True
+
+
+def _widths(product: Projection) -> tuple[int, ...]:
+    shape = constant_shape(product.weight)
+    assert shape is not None, "a projection has constants"
+    return shape
+
+
+def _is_all_of(product: Projection, operand: Operand) -> bool:
+    return operand.parts == 1 and (product.start, product.stop) == (0, _widths(product)[1])
+
+
+def _turned_sources(operands: Sequence[Operand], products: Sequence[Projection | None]) -> frozenset[ir.Value]:
+    """Return what has fewer elements than the operands that are made of it."""
+    more: dict[ir.Value, int] = {}
+    for operand, product in zip(operands, products, strict=True):
+        if product is not None and _lies_by_samples(operand):
+            more[product.source] = more.get(product.source, -_widths(product)[0]) + operand.width
+    return frozenset(source for source, number in more.items() if number > 0)
+
+
+def _packed(operands: Sequence[Operand], own: Sequence[Projection | None]) -> Projection | None:
+    """Return the product that queries, keys and values are the thirds of, if it has more elements than its source."""
+    parts = [part for part in own if part is not None]
+    whole = next(iter(parts), None)
+    if whole is None or len(parts) < len(operands) or not all(map(_lies_by_samples, operands)):
+        return None
+    if len({(part.source, part.weight) for part in parts}) > 1 or len({operand.width for operand in operands}) > 1:
+        return None
+    starts = sorted(part.start + operand.part * operand.width for operand, part in zip(operands, parts, strict=True))
+    height, width = _widths(whole)
+    side_by_side = [index * operands[0].width for index in range(len(operands))]
+    return whole if starts == side_by_side and width == len(operands) * operands[0].width > height else None
+
+
+def _start(operand: Operand, sizes: Sizes) -> int:
+    part = projection(operand.whole, sizes)
+    assert part is not None, "it is a part of a product"
+    return part.start + operand.part * operand.width
