@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from amp_transpiler import passes, training_passes
+from amp_transpiler import passes
 from amp_transpiler.errors import ModelError, OptionError
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT32
@@ -31,7 +31,7 @@ from amp_transpiler.passes.clean_casts import CleanCasts
 from amp_transpiler.passes.import_domains import ImportDomains
 from amp_transpiler.passes.inserted_casts import INSERTED
 from amp_transpiler.passes.limit_opset import LimitOpset
-from amp_transpiler.passes.manager import Pass, PassFor, PassManager, run_pass
+from amp_transpiler.passes.manager import Pass, PassFor, PassManager, PassResult, run_pass
 from amp_transpiler.passes.name_nodes import NameNodes
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.passes.release_initializers import ReleaseInitializers, lists_every_initializer
@@ -230,9 +230,21 @@ def _release_all_but_states(program: Program, policy: Policy, listed: Collection
     ReleaseNamed(set(listed) - states)(program.model)
 
 
+def _split_gemm_updates() -> Pass[PassResult]:
+    from amp_transpiler.training_passes import SplitGemmUpdates
+
+    return SplitGemmUpdates()
+
+
+def _guard_statistics() -> Pass[PassResult]:
+    from amp_transpiler.training_passes import GuardStatistics
+
+    return GuardStatistics()
+
+
 def _recognise(program: Program, policy: Policy) -> None:
     """Find the state of a loaded training step, and mark its optimizer, which stays float32 at every level."""
-    PassManager([PassFor({"Gemm"}, lambda: training_passes.SplitGemmUpdates())])(program.model)
+    PassManager([PassFor({"Gemm"}, _split_gemm_updates)])(program.model)
     program.step = find_training_step(program.model, policy.wishes.state, _recorded_updates(program))
     if program.step is not None:
         from amp_transpiler.precision.training import mark_optimizer, with_additions
@@ -511,7 +523,7 @@ def _finishing_passes(program: Program, policy: Policy) -> list[PassFor]:
         PassFor({"GroupQueryAttention"}, lambda: passes.GuardCaches()),
         PassFor({"Transpose"}, lambda: passes.GuardTransposes()),
         PassFor({"Transpose"}, lambda: passes.GuardVectors()),
-        PassFor({"BatchNormalization"}, lambda: training_passes.GuardStatistics()),
+        PassFor({"BatchNormalization"}, _guard_statistics),
     ]
 
 

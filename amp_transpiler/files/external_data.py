@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
-from amp_transpiler.files.git_lfs import REMEDY, is_lfs_pointer
+from amp_transpiler.files.model_file import LFS_REMEDY, is_lfs_pointer
 from amp_transpiler.graph.tensors import stored_tensors
 from amp_transpiler.graph.walk import scopes
 from amp_transpiler.ops.dtype_attributes import tensor_of
@@ -215,7 +215,7 @@ class _Files:
             kind = "is missing: no file" if status is None else "is not a regular file"
             raise ModelError(f"{where} {kind} '{shown}'; {_remedy(location)}")
         if is_lfs_pointer(file):
-            raise ModelError(f"{where}: '{shown}' is a pointer of Git LFS, not the weights; {REMEDY}")
+            raise ModelError(f"{where}: '{shown}' is a pointer of Git LFS, not the weights; {LFS_REMEDY}")
         self.seen.add(file)
         if not is_link(file, self._folder):
             return self._folder, location, status

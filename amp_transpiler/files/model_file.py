@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 from amp_transpiler.errors import ModelError
-from amp_transpiler.files.git_lfs import REMEDY, is_lfs_pointer
 
-__all__ = ["check_model_file"]
+__all__ = ["LFS_REMEDY", "check_model_file", "is_lfs_pointer"]
+
+LFS_REMEDY = "run git lfs pull"
+
+# A clone has a pointer of Git LFS in place of a large file until `git lfs pull` brings it.
+_FIRST_LINE = b"version https://git-lfs"
 
 
 def check_model_file(path: pathlib.Path) -> None:
@@ -21,4 +26,13 @@ def check_model_file(path: pathlib.Path) -> None:
     if path.stat().st_size == 0:
         raise ModelError(f"{path}: the file is empty")
     if is_lfs_pointer(path):
-        raise ModelError(f"{path}: is a pointer of Git LFS, not the model; {REMEDY}")
+        raise ModelError(f"{path}: is a pointer of Git LFS, not the model; {LFS_REMEDY}")
+
+
+def is_lfs_pointer(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a pointer of Git LFS. Of a file that cannot be read, whoever reads it says why."""
+    try:
+        with pathlib.Path(path).open("rb") as file:
+            return file.read(len(_FIRST_LINE)) == _FIRST_LINE
+    except OSError:
+        return False

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from amp_transpiler.errors import visible
 from amp_transpiler.garbage import collection_paused
-from amp_transpiler.graph.onnx_ir_log import route_log
 from amp_transpiler.graph.walk import scopes
 
 __all__ = [
@@ -18,9 +19,12 @@ __all__ = [
     "holds_map",
     "proto_bodies",
     "proto_graphs",
+    "route_log",
     "to_proto",
     "to_proto_without_weights",
 ]
+
+logger = logging.getLogger(__name__)
 
 _KEPT_WEIGHT_BYTES = 1024  # shape inference reads shapes, axes and the like, which are smaller
 
@@ -125,3 +129,16 @@ def _drop_initializers(graph: onnx.GraphProto, names: set[str]) -> None:
         if len(remaining) < len(scope.initializer):
             del scope.initializer[:]
             scope.initializer.extend(remaining)
+
+
+class _Router(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        logger.log(record.levelno, "%s", visible(record.getMessage()))
+
+
+def route_log() -> None:
+    """Make messages of `onnx_ir` messages of this package: it quotes names as they are, control characters, too."""
+    source = logging.getLogger("onnx_ir")
+    if not any(isinstance(handler, _Router) for handler in source.handlers):
+        source.addHandler(_Router())
+        source.propagate = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import onnx
 import onnx_ir as ir
@@ -11,14 +13,22 @@ import onnx_ir as ir
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.builder import is_static
 from amp_transpiler.graph.infer_outputs import infer_outputs
-from amp_transpiler.graph.inference_skeleton import CONTROL_FLOW, skeleton
 from amp_transpiler.graph.proto import proto_graphs, to_proto_without_weights
 from amp_transpiler.graph.walk import all_nodes, scopes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.ops.schema import signature
 
 __all__ = ["add_shapes", "complete_shapes", "infer_shapes", "sizes_from_inputs", "written_bytes"]
 
 logger = logging.getLogger(__name__)
+
+_SMALL = 64  # elements of a constant that shapes, axes or sizes may depend on
+_CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+_DATA = {
+    onnx.TensorProto.INT64,
+    onnx.TensorProto.INT32,
+    onnx.TensorProto.FLOAT,
+}  # of shapes and axes, of Resize's scales
 
 
 def infer_shapes(model: ir.Model) -> None:
@@ -33,7 +43,7 @@ def infer_shapes(model: ir.Model) -> None:
     try:
         proto = to_proto_without_weights(model)
         if any(not is_standard(node) for node in all_nodes(model)):
-            proto = skeleton(proto)
+            proto = _skeleton(proto)
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.warning("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
@@ -59,7 +69,7 @@ def add_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not wanted:
         return proto
     try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton(proto), data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(_skeleton(proto), data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         logger.info("shapes could not be inferred: %s", " ".join(str(error).split())[:300])
         return proto
@@ -94,7 +104,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield `graph` and the bodies of control flow in it."""
     yield graph
     for node in graph.node:
-        if node.op_type in CONTROL_FLOW:
+        if node.op_type in _CONTROL_FLOW:
             for attribute in node.attribute:
                 if attribute.HasField("g"):
                     yield from _graphs(attribute.g)
@@ -202,3 +212,83 @@ def _tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
             if known and types_by_name.setdefault(info.name, info.type) != info.type:
                 ambiguous.add(info.name)
     return {name: type_ for name, type_ in types_by_name.items() if name not in ambiguous}
+
+
+def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return nodes, known shapes and small constants of a model; of larger constants, types and shapes.
+
+    Operators that ONNX does not have are replaced by stand-ins or left out.
+    """
+    return _Skeleton(proto).result
+
+
+class _Skeleton:
+    """A message with what shape inference reads, and nothing else."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.result = onnx.ModelProto(ir_version=proto.ir_version)
+        self.result.opset_import.extend(proto.opset_import)
+        self._imports = {entry.domain: entry.version for entry in proto.opset_import}
+        self._known: dict[tuple[str, str], bool] = {}  # operator -> whether ONNX has it
+        self._weights: dict[str, onnx.TensorProto] = {}
+        self._graph(proto.graph, self.result.graph)
+
+    def _graph(self, source: onnx.GraphProto, target: onnx.GraphProto) -> None:
+        target.name = "skeleton"
+        target.input.extend(source.input)
+        target.output.extend(source.output)
+        target.value_info.extend(source.value_info)
+        for info in source.input:  # where weights are inputs
+            sizes = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+            if all(sizes):
+                self._weights[info.name] = onnx.TensorProto(name=info.name, dims=sizes)
+        for tensor in source.initializer:
+            self._constant(tensor, target)
+        if all(starmap(self._is_plain, {(node.domain, node.op_type) for node in source.node})):
+            target.node.extend(source.node)
+            return
+        from amp_transpiler.graph.stand_ins import stand_ins  # few models have operators that ONNX lacks, or bodies
+
+        for node in source.node:
+            if not self._is_known(node.domain, node.op_type):
+                target.node.extend(stand_ins(node, self._weights, self._placeholder))
+            else:
+                target.node.append(self._with_bodies(node) if node.op_type in _CONTROL_FLOW else node)
+
+    def _is_plain(self, domain: str, op_type: str) -> bool:
+        """Whether nodes of an operator can be taken as they are."""
+        return op_type not in _CONTROL_FLOW and self._is_known(domain, op_type)
+
+    def _is_known(self, domain: str, op_type: str) -> bool:
+        known = self._known.get((domain, op_type))
+        if known is None:
+            formal = signature(domain, op_type, self._imports.get(domain, self._imports.get("ai.onnx", 1)))
+            known = self._known[domain, op_type] = formal is not None and formal.in_onnx
+        return known
+
+    def _with_bodies(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        copy = onnx.NodeProto(op_type=node.op_type, input=node.input, output=node.output)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                body = copy.attribute.add()
+                body.name, body.type = attribute.name, attribute.type
+                self._graph(attribute.g, body.g)
+            else:
+                copy.attribute.append(attribute)
+        return copy
+
+    def _constant(self, tensor: onnx.TensorProto, target: onnx.GraphProto) -> None:
+        self._weights[tensor.name] = tensor
+        if tensor.data_type in _DATA and math.prod(tensor.dims) <= _SMALL:
+            target.initializer.append(tensor)
+        else:
+            empty = target.initializer.add()  # inference reads the data of small ones only
+            empty.name, empty.data_type = tensor.name, tensor.data_type
+            empty.dims.extend(tensor.dims)
+
+    def _placeholder(self, rows: int, columns: int) -> str:
+        name = f"amp_transpiler.placeholder_{len(self.result.graph.initializer)}"
+        tensor = self.result.graph.initializer.add()
+        tensor.name, tensor.data_type = name, onnx.TensorProto.FLOAT
+        tensor.dims.extend((rows, columns))
+        return name

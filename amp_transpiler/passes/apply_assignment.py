@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
+import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.constants import low_tensor
+from amp_transpiler.graph.constants import convert_array, low_tensor, read
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.dtypes import LowFormat
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import set_dtype
 from amp_transpiler.graph.walk import Use, scopes
-from amp_transpiler.passes.attributes import retype_attributes
+from amp_transpiler.ops.dtype_attributes import attribute_dtype, dtype_attribute, tensor_of
 from amp_transpiler.passes.inserted_casts import add_cast, redirect, rename_output
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.parameters import convert_constant, copy_constant, limit_constant
 from amp_transpiler.precision.assignment import Assignment
 from amp_transpiler.precision.constraints import is_float32
 
-__all__ = ["Applied", "ApplyAssignment"]
+__all__ = ["Applied", "ApplyAssignment", "retype_attributes"]
 
 
 @dataclasses.dataclass
@@ -175,3 +178,22 @@ def _sees_rounding(use: Use, assignment: Assignment) -> bool:
     if isinstance(use.user, ir.Graph) or use.user.op_type != "Cast":
         return isinstance(use.user, ir.Graph)
     return use.user.outputs[0].dtype != assignment.low.dtype
+
+
+def retype_attributes(node: ir.Node, outputs: Collection[int], low: LowFormat) -> bool:
+    """Change the attribute that sets the type of one of `outputs` to `low`; return whether it was another type."""
+    rule = dtype_attribute(node)
+    if rule is None or not set(rule.outputs) & set(outputs) or attribute_dtype(node, rule) == low.dtype:
+        return False
+    if not rule.holds_tensor:
+        node.attributes[rule.attribute] = ir.AttrInt64(rule.attribute, int(low.dtype))
+        return True
+    attribute = node.attributes.get(rule.attribute)
+    if attribute is None:  # ConstantOfShape's default is one float32 zero
+        zero = ir.Tensor(np.zeros(1, low.numpy), dtype=low.dtype)
+        node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, zero)
+        return True
+    rounded = read(tensor_of(attribute), lambda array: convert_array(array, low))
+    tensor = ir.Tensor(rounded, dtype=low.dtype, name=tensor_of(attribute).name)
+    node.attributes[rule.attribute] = ir.AttrTensor(rule.attribute, tensor)
+    return True

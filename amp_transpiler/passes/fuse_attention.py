@@ -41,7 +41,8 @@ class FuseAttention(Pass[PassResult]):
     3. Minus infinity in a mask becomes the lowest finite number: the weights stay exactly 0. Where the source gives 0
        for a row in which no score counts (`Where(IsNaN(p), 0, p)`, or asked of the scores as torch's exporter does), so
        does a Where behind the operator. A constant mask that leaves each row a score needs none. Where it gives an
-       average, since one finite number takes the place of all scores, the query of the row becomes 0.
+       average, since one finite number takes the place of all scores, the query of the row becomes 0, for which it
+       has to be an operand: MultiHeadAttention.
     4. Nothing is assumed about a mask: the forms that only hold for padding on the right, or for causal masks, are not
        used.
 
@@ -85,7 +86,7 @@ class _Writer:
         masking = masking_of(attention, self._sizes)
         if masking is None or not all(map(can_end, attention.ends)):
             return False
-        parts = self._projections(attention)
+        parts = None if masking.averages else self._projections(attention)
         if not self._allow(attention, parts):
             return False
         builder = NodeBuilder(attention.last, self._names)

@@ -16,8 +16,7 @@ import onnx_ir as ir
 
 from amp_transpiler.errors import ModelError, innermost_text, visible
 from amp_transpiler.graph.names import NameAllocator, values_by_name
-from amp_transpiler.graph.onnx_ir_log import route_log
-from amp_transpiler.graph.proto import proto_bodies, proto_graphs
+from amp_transpiler.graph.proto import proto_bodies, proto_graphs, route_log
 from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.graph.walk import all_nodes, bodies, reads_of
 

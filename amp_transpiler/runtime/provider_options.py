@@ -8,18 +8,20 @@ something wrong, or that another argument of `Session` asks for.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias, get_args
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.runtime.evidence import H100, Evidence
 
 __all__ = [
     "CUDA_OPTIONS",
     "EXACT_FLOAT32",
+    "H100",
     "LAYOUTS",
     "NHWC_SEEN",
     "REFUSED_OPTIONS",
+    "Evidence",
     "Layout",
     "OptionsInUse",
     "ProviderOption",
@@ -36,6 +38,38 @@ Layout: TypeAlias = Literal["nchw", "nhwc"]
 """The order of the dimensions that convolutions and poolings compute in: ONNX's, or channels last."""
 
 _ALL: tuple[Use, ...] = get_args(Use)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """An observation that speaks for a setting: the device on which it was seen to be right and to pay.
+
+    Attributes:
+        seen: what was observed, with numbers.
+        device: the device's name.
+        versions: of what ran.
+        run: the file in `docs/benchmarks/gpu` that has the rows.
+        command: what shows it again.
+    """
+
+    seen: str
+    device: str
+    versions: str
+    run: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.device}, {self.versions}: {self.seen}"
+
+
+H100 = functools.partial(
+    Evidence,
+    device="NVIDIA H100 80GB HBM3",
+    versions="ONNX Runtime 1.31.1, cuDNN 9.19",
+    run="2026-11-26-h100-2.jsonl",
+    command="python lab/bench_gpu.py --only options",
+)
+"""Evidence of the runs on an H100."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

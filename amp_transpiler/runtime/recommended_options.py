@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from amp_transpiler.runtime.evidence import H100, Evidence
+from amp_transpiler.runtime.provider_options import H100, Evidence
 
 __all__ = ["DISABLED_KEY", "NO_OPTIONS", "OPTIMIZERS", "SESSION_KEY", "DisabledOptimizer", "RecommendedOptions"]
 

@@ -3,11 +3,16 @@
 numpy has no bfloat16, and `InferenceSession.run` takes no such array, nor does `OrtValue.numpy()` return one. Here such
 an array goes in as an `OrtValue` made from its bits (`to_ort`) and comes out by reading the bits at the value's address
 (`from_ort`). Callers see arrays of `ml_dtypes.bfloat16`.
+
+Values also go in and out as DLPack capsules, in the same memory. Up to 1.31 ONNX Runtime writes bool as uint8, and the
+reader of a capsule says whether it means bool. From 1.32 on a capsule says it itself (`kDLBool`), and its reader takes
+no second argument.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -19,9 +24,22 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
-from amp_transpiler.runtime import dlpack
 
-__all__ = ["detached", "device_of", "element_type", "from_ort", "is_extension", "run_session", "to_ort"]
+__all__ = [
+    "capsule_of",
+    "detached",
+    "device_of",
+    "element_type",
+    "from_ort",
+    "has_bool_capsules",
+    "is_extension",
+    "run_session",
+    "to_ort",
+    "value_of",
+]
+
+_bindings = onnxruntime.capi.onnxruntime_pybind11_state
+_DLPACK_BOOL = 6  # kDLBool of dlpack.h
 
 # ONNX Runtime's names of element types, as in `tensor(float)`, where they differ from ONNX's.
 _ELEMENT_TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
@@ -53,7 +71,7 @@ def detached(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
     """
     if not value.is_tensor() or ir.DataType(value.element_type()) not in _DLPACK_TYPES:
         return value
-    return dlpack.value_of(dlpack.capsule_of(value), ir.DataType(value.element_type()))
+    return value_of(capsule_of(value), ir.DataType(value.element_type()))
 
 
 def device_of(value: onnxruntime.OrtValue) -> tuple[str, int]:
@@ -61,7 +79,7 @@ def device_of(value: onnxruntime.OrtValue) -> tuple[str, int]:
     name = value.device_name()
     if name == "cpu" or ir.DataType(value.element_type()) not in _DLPACK_TYPES:
         return name, 0
-    return name, dlpack.device_index(value)
+    return name, int(_tensor(value).device_id)
 
 
 def to_ort(array: np.ndarray) -> onnxruntime.OrtValue:
@@ -158,3 +176,46 @@ def _refuse_unbindable(feeds: Mapping[str, Any], outputs: Mapping[str, str]) -> 
                 f"input {name!r} is a sequence, optional or string and output {next(iter(outputs))!r} is "
                 f"{next(iter(outputs.values()))}: ONNX Runtime's Python bindings cannot do both in one run"
             )
+
+
+class _DLTensor(ctypes.Structure):
+    """The beginning of DLPack's tensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("type_code", ctypes.c_uint8),
+    )
+
+
+@functools.cache
+def has_bool_capsules() -> bool:
+    """Whether the installed ONNX Runtime tells bool from uint8 in a capsule."""
+    truth = onnxruntime.OrtValue.ortvalue_from_numpy(np.array([True]))
+    return bool(_tensor(truth).type_code == _DLPACK_BOOL)
+
+
+def capsule_of(value: onnxruntime.OrtValue) -> Any:
+    """Return a DLPack capsule with the memory of a tensor."""
+    return value._ortvalue.to_dlpack()  # noqa: SLF001  # the public wrapper has no way to it on every release
+
+
+def value_of(capsule: Any, dtype: ir.DataType | None = None) -> onnxruntime.OrtValue:
+    """Return a value in the memory of a DLPack capsule.
+
+    Args:
+        capsule: of a tensor; of bool as `has_bool_capsules` says.
+        dtype: the element type; only BOOL matters, and only to a release that reads it as uint8.
+    """
+    read = _bindings.OrtValue.from_dlpack
+    return onnxruntime.OrtValue(read(capsule) if has_bool_capsules() else read(capsule, dtype == ir.DataType.BOOL))
+
+
+def _tensor(value: onnxruntime.OrtValue) -> _DLTensor:
+    """Return a copy of what DLPack says of a value."""
+    capsule = capsule_of(value)
+    read = ctypes.pythonapi.PyCapsule_GetPointer
+    read.restype, read.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return _DLTensor.from_buffer_copy(_DLTensor.from_address(read(capsule, b"dltensor")))

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from amp_transpiler.errors import InputError, innermost_text, visible
-from amp_transpiler.files.git_lfs import REMEDY, is_lfs_pointer
+from amp_transpiler.files.model_file import LFS_REMEDY, is_lfs_pointer
 from amp_transpiler.runtime.feeds import ValueInfo, check_feeds
 
 __all__ = ["check_regular", "read_npz"]
@@ -69,7 +69,7 @@ def check_regular(path: pathlib.Path) -> None:
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or device, not a regular file"
         raise InputError(f"{path}: is {kind}; expected a file of arrays")
     if is_lfs_pointer(path):
-        raise InputError(f"{path}: is a pointer of Git LFS, not the arrays; {REMEDY}")
+        raise InputError(f"{path}: is a pointer of Git LFS, not the arrays; {LFS_REMEDY}")
 
 
 def _members(archive: zipfile.ZipFile, path: pathlib.Path) -> list[tuple[str, zipfile.ZipInfo]]:

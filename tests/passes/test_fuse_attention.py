@@ -10,7 +10,20 @@ from amp_transpiler.conversion import plain_copy
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
-from tests.passes.attention_forms import CONDITION, FORMS, NEWER, ONE, OTHERS, OUT, SEPARATE, feeds, model
+from tests.passes.attention_forms import (
+    CONDITION,
+    FORMS,
+    MIX,
+    NEWER,
+    ONE,
+    OTHERS,
+    OUT,
+    SEPARATE,
+    TURNED,
+    WEIGHTS,
+    feeds,
+    model,
+)
 from tests.support import parse, run
 
 
@@ -84,19 +97,34 @@ def test_rows_that_mask_and_causality_together_leave_empty_are_guarded(name):
     assert distance(run(whole, inputs)["y"], run(program, inputs)["y"]) < 2e-6
 
 
-def test_a_row_whose_scores_are_all_replaced_by_one_number_stays_an_average():
+REPLACED = {  # operands -> attention whose scores are replaced, the mask's new axes, what empty rows are averages of
+    "one value": (
+        "t = Transpose<perm=[0,2,1]>(x) f = MatMul(x, t) s = Where(c, f, low) p = Softmax<axis=-1>(s) y = MatMul(p, x)",
+        [1],
+        lambda x: x,
+    ),
+    "products with constants": (
+        f"{SEPARATE} {TURNED} s0 = MatMul(q, k) s = Where(c, s0, low) {MIX} y = Identity(o)",
+        [1, 2],
+        lambda x: x @ WEIGHTS["wv"] + WEIGHTS["bv"],
+    ),
+}
+
+
+@pytest.mark.parametrize("operands", REPLACED)
+def test_a_row_whose_scores_are_all_replaced_by_one_number_stays_an_average(operands):
     """As a summand, -1000 would leave the scores."""
-    body = (
-        "c0 = Cast<to=9>(m) c = Unsqueeze(c0, one) kt = Transpose<perm=[0,2,1]>(x) s0 = MatMul(x, kt)"
-        " s = Where(c, s0, low) p = Softmax<axis=-1>(s) y = MatMul(p, x) z = Identity(y)"
-    )
-    proto = model(body, low=np.float32(-1000), header="(float[b,l,8] x, float[b,l] m) => (float[b,l,8] z)")
+    body, axes, values = REPLACED[operands]
+    body = f"c0 = Cast<to=9>(m) c = Unsqueeze(c0, axes) {body} z = Identity(y)"
+    header = "(float[b,l,8] x, float[b,l] m) => (float[b,l,8] z)"
+    proto = model(body, low=np.float32(-1000), axes=np.array(axes), header=header)
     program, _, operators = fused(proto)
     assert operators == ["MultiHeadAttention"]
     inputs = feeds()
     inputs["m"][1] = 0
     expected, computed = run(proto, inputs)["z"], run(program, inputs)["z"]
-    np.testing.assert_allclose(expected[1], np.broadcast_to(inputs["x"][1].mean(axis=0), (5, 8)), atol=1e-6)
+    average = values(inputs["x"][1]).mean(axis=0)
+    np.testing.assert_allclose(expected[1], np.broadcast_to(average, (5, 8)), atol=1e-6)
     assert distance(expected, computed) < 2e-6
 
 

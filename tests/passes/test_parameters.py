@@ -9,7 +9,7 @@ from amp_transpiler.graph.dtypes import BFLOAT16, FLOAT16
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.verifier import verify
-from amp_transpiler.passes.attributes import retype_attributes
+from amp_transpiler.passes.apply_assignment import retype_attributes
 from amp_transpiler.passes.parameters import convert_constant, copy_constant
 from amp_transpiler.passes.unify_constants import UnifyConstants
 from tests.support import array, parse

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, TypeAlias
 
-from amp_transpiler.runtime.evidence import H100, Evidence
 from amp_transpiler.runtime.ort import IDLE_OPTIMIZERS
+from amp_transpiler.runtime.provider_options import H100, Evidence
 from amp_transpiler.runtime.recommended_options import OPTIMIZERS
 
 __all__ = ["RUNTIME_SETTINGS", "Kind", "RuntimeSetting"]

@@ -11,8 +11,7 @@ import pytest
 
 import amp_transpiler
 from amp_transpiler.runtime import ort, shared_memory
-from amp_transpiler.runtime.evidence import H100, Evidence
-from amp_transpiler.runtime.provider_options import CUDA_OPTIONS, REFUSED_OPTIONS
+from amp_transpiler.runtime.provider_options import CUDA_OPTIONS, H100, REFUSED_OPTIONS, Evidence
 from amp_transpiler.runtime.recommended_options import OPTIMIZERS
 from tests.runtime.onnxruntime_settings import RUNTIME_SETTINGS
 

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from amp_transpiler.cli.check.finding import RULES, Finding
 from amp_transpiler.cli.check.twins import other_interface, overflowing_weight, source_of, stale_because, twins_of
 from amp_transpiler.errors import AmpError, innermost_text
-from amp_transpiler.files.git_lfs import is_lfs_pointer
 from amp_transpiler.files.loading import load
+from amp_transpiler.files.model_file import is_lfs_pointer
 from amp_transpiler.graph.checker import checker_fault, fault_in_words
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.tensors import initializer_tensors

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
-from amp_transpiler.files.git_lfs import REMEDY
+from amp_transpiler.files.model_file import LFS_REMEDY
 
 __all__ = ["RULES", "SEVERITIES", "Checked", "Finding", "Rule", "Severity"]
 
@@ -35,7 +35,7 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("lfs-pointer", "error", "the file is a pointer of Git LFS, not the model", REMEDY),
+        Rule("lfs-pointer", "error", "the file is a pointer of Git LFS, not the model", LFS_REMEDY),
         Rule("unreadable", "error", "the file cannot be read as ONNX", "export or download the model again"),
         Rule(
             "mixed-types",

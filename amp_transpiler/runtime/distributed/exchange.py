@@ -10,9 +10,9 @@ from typing import Any
 import onnx_ir as ir
 import onnxruntime
 
-from amp_transpiler.runtime import dlpack
 from amp_transpiler.runtime.distributed.torch_module import torch_with_distributed
 from amp_transpiler.runtime.distributed.world import World
+from amp_transpiler.runtime.values import capsule_of, has_bool_capsules, value_of
 
 __all__ = ["Copied", "Exchange", "as_tensor", "as_value"]
 
@@ -23,16 +23,16 @@ _WAIT = 2e-4  # seconds
 def as_tensor(value: onnxruntime.OrtValue) -> Any:
     """Return a PyTorch tensor in the memory of a value; of bool, it is uint8."""
     torch = torch_with_distributed()
-    tensor = torch.utils.dlpack.from_dlpack(dlpack.capsule_of(value))
+    tensor = torch.utils.dlpack.from_dlpack(capsule_of(value))
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def as_value(tensor: Any, dtype: ir.DataType | None = None) -> onnxruntime.OrtValue:
     """Return a value in the memory of a PyTorch tensor; of uint8, it is bool where `dtype` says so."""
     torch = torch_with_distributed()
-    if dtype == ir.DataType.BOOL and dlpack.knows_bool():
+    if dtype == ir.DataType.BOOL and has_bool_capsules():
         tensor = tensor.view(torch.bool)
-    return dlpack.value_of(torch.utils.dlpack.to_dlpack(tensor), dtype)
+    return value_of(torch.utils.dlpack.to_dlpack(tensor), dtype)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
