@@ -33,8 +33,8 @@ class Output:
     Attributes:
         weight: the constants, of rank 2.
         bias: what is added to it, if that is a vector of constants.
-        result: product and bias, in three axes like the attention's result.
-        last: the node that makes it.
+        result: the product, in three axes like the attention's result.
+        last: the node that makes it, or adds the bias.
     """
 
     weight: ir.Value
@@ -69,11 +69,11 @@ def _with_bias(product: ir.Node) -> Output | None:
     if weight is None or shape is None or len(shape) != 2 or result.is_graph_output():
         return None
     add = only_reader(result)
-    if add is not None and is_standard_op(add, "Add") and not add.outputs[0].is_graph_output():
+    if add is not None and is_standard_op(add, "Add"):
         for other in add.inputs:
             bias = None if other is result else constant_array(other)
             if bias is not None and bias.shape == shape[1:]:
-                return Output(weight, bias, add.outputs[0], add)
+                return Output(weight, bias, result, add)
     return Output(weight, None, result, product)
 
 

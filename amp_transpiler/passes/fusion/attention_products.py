@@ -15,6 +15,7 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.attention_bias import Masking, MaskWriter, masking_of
 from amp_transpiler.passes.attention_operands import BATCH_FIRST, End
 from amp_transpiler.passes.attention_pattern import Found, find_attentions
+from amp_transpiler.passes.attention_values import is_standard_op
 from amp_transpiler.passes.attention_writing import OperandWriter, can_end, replace_end, reshaped
 from amp_transpiler.passes.fusion.attention_output import Output, is_cheaper_turned, output_of
 from amp_transpiler.passes.fusion.attention_rows import RowWriter, source_of
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 _FUSION = "FusedMatMul"
 _FIRST_OPSET = 13  # before, a Softmax without an axis was another
 _FLOAT = ir.DataType.FLOAT
+_COSTLY = ("MatMul", "Softmax")  # what is not to be computed twice
 
 
 class FuseAttentionProducts(Pass[PassResult]):
@@ -88,7 +90,11 @@ class _Writer:
             return False
         output = output_of(end, self._sizes)
         nodes = self._nodes(attention, output)
-        plan = self._rows.plan((attention.query, attention.key, attention.value), nodes)
+        replaced = end.value if output is None else output.last.outputs[0]
+        alive = _alive(nodes, replaced)
+        if any(node.op_type in _COSTLY for node in alive & self._nodes(attention, output, from_sources=False)):
+            return False
+        plan = self._rows.plan((attention.query, attention.key, attention.value), nodes - alive)
         if not plan.saves_transposes or not self._restrictions.allow(_FUSION, attention.last, nodes):
             return False
         builder = NodeBuilder(attention.last if output is None else output.last, self._names)
@@ -99,10 +105,11 @@ class _Writer:
         self._end(builder, attention, masking, end, output, weights, value, offset)
         return True
 
-    def _nodes(self, attention: Found, output: Output | None) -> set[ir.Node]:
-        """Return the nodes that are gone then."""
+    def _nodes(self, attention: Found, output: Output | None, *, from_sources: bool = True) -> set[ir.Node]:
+        """Return the nodes of an attention, and of the products that its operands are if `from_sources`."""
         operands = (attention.query, attention.key, attention.value)
-        inputs = {source_of(each, self._sizes) for each in operands} | {mask.value for mask in attention.masks}
+        inputs = {source_of(each, self._sizes) if from_sources else each.whole for each in operands}
+        inputs |= {mask.value for mask in attention.masks}
         lasts = {attention.last, *(node for end in attention.ends if (node := end.value.producer()) is not None)}
         if output is not None:
             lasts.add(output.last)
@@ -151,10 +158,14 @@ class _Writer:
         if masking.is_guarded:
             nothing = np.asarray(0.0, np.float32) if lost is None else -lost
             result = self._guarded(builder, attention, masking, end, result, builder.constant(nothing))
+        bias = None
         if output.bias is not None:
-            bias = output.bias if lost is None else (output.bias + lost).astype(np.float32)
-            result = builder.node("Add", [result, builder.constant(bias)], dtype=_FLOAT)
-        output.result.replace_all_uses_with(result)
+            bias = builder.constant(output.bias if lost is None else (output.bias + lost).astype(np.float32))
+        if is_standard_op(output.last, "Add"):  # its result may be the graph's
+            builder.become("Add", [result, bias])
+        else:
+            result = result if bias is None else builder.node("Add", [result, bias], dtype=_FLOAT)
+            output.result.replace_all_uses_with(result)
 
     def _in_rows(
         self, builder: NodeBuilder, attention: Found, end: End, weights: ir.Value, value: ir.Value
@@ -180,6 +191,23 @@ def _has_heads_to_turn(attention: Found) -> bool:
     operands = (attention.query, attention.key, attention.value)
     has_rows = all(not each.places and each.rows != 1 for each in operands)
     return has_rows and attention.query.heads > 1 and attention.last.op_type == "MatMul"
+
+
+def _alive(nodes: set[ir.Node], replaced: ir.Value) -> set[ir.Node]:
+    """Return those of the nodes that others still need, if only to ask for a shape, once one value is replaced."""
+    alive: set[ir.Node] = set()
+    waiting = [
+        node
+        for node in nodes
+        if any(use.node not in nodes for value in node.outputs if value is not replaced for use in value.uses())
+    ]
+    while waiting:
+        node = waiting.pop()
+        if node in nodes and node not in alive:
+            alive.add(node)
+            makers = (value.producer() for value in node.inputs if value is not None)
+            waiting += [maker for maker in makers if maker is not None]
+    return alive
 
 
 def _number(builder: NodeBuilder, number: float) -> ir.Value:
