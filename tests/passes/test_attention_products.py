@@ -9,7 +9,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.passes.fusion import attention_output
+from amp_transpiler.passes.fusion import attention_output, attention_rows
+from amp_transpiler.passes.fusion.attention_prices import is_cheaper_in_columns, is_cheaper_joined
 from amp_transpiler.passes.fusion.fuse import Fuse
 from amp_transpiler.passes.manager import run_pass
 from tests.passes.attention_forms import (
@@ -93,7 +94,7 @@ LEFT = {
     "one sample": (PLAIN, 1, 16, 0, 2),
     "some samples": (PLAIN, 4, 16, 1, 2),
     "open sizes": (PLAIN, 0, 0, 2, 2),
-    "no bias behind the result": (f"{PLAIN.replace(' y = Add(y0, bo)', '')} y = Neg(y0)", 1, 16, 0, 2),
+    "no bias behind the result": (f"{PLAIN.replace(' y = Add(y0, bo)', '')} y = Neg(y0)", 1, 16, 0, 1),
     "another value that keys are made of": (CROSS, 4, 16, 2, 2),
 }
 
@@ -172,11 +173,26 @@ def test_what_is_not_attention_stays(form):
     assert written(model(body, **constants))[1].modified is False
 
 
+@pytest.mark.parametrize("joins", [True, False])
+def test_whether_products_are_joined_is_asked_of_the_price_list(joins, monkeypatch):
+    monkeypatch.setattr(attention_rows, "is_cheaper_joined", lambda *_: joins)
+    for batch in (1, 4):
+        proto = of_size(model(PLAIN), batch, 16)
+        program, _ = written(proto)
+        assert (counted(program)["MatMul"], counted(program)["Split"]) == ((1, 1) if joins else (3, 0))
+        assert distance(run(proto, feeds(batch, 16))["y"], run(program, feeds(batch, 16))["y"]) < 2e-6
+
+
+def test_prices():
+    assert is_cheaper_joined(128, 768, 768, (True, False, False))
+    assert not is_cheaper_joined(1024, 768, 768, (True, False, False))
+    assert is_cheaper_in_columns(8, 12, 128, 128, 64, 768)
+    assert not is_cheaper_in_columns(1, 12, 197, 197, 64, 768)  # columns that suit no tensor core
+
+
 def test_whether_columns_are_read_is_asked_of_the_price_list(monkeypatch):
-    monkeypatch.setattr(attention_output, "busy_seconds_of_form", lambda *_: 0.0)
-    attention_output._is_cheaper.cache_clear()
+    monkeypatch.setattr(attention_output, "is_cheaper_in_columns", lambda *_: False)
     program, _ = written(of_size(model(PLAIN), 1, 16))
-    attention_output._is_cheaper.cache_clear()
     assert counted(program)["Transpose"] == 1
 
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.cost.form_prices import busy_seconds_of_form
-from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.graph.contrib_node import contrib
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.attention_operands import BATCH_FIRST, End
 from amp_transpiler.passes.attention_pattern import Found
 from amp_transpiler.passes.attention_projection import constant_shape, weight_array
 from amp_transpiler.passes.attention_values import is_standard_op, only_reader
+from amp_transpiler.passes.fusion.attention_prices import is_cheaper_in_columns
 
 __all__ = ["Output", "is_cheaper_turned", "output_of"]
-
-_LOW = ir.DataType.FLOAT16  # bfloat16 has the same prices
-_OPSET = 17  # any from which the operators have these attributes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,44 +93,9 @@ def _in_three_axes(end: End, sizes: Sizes) -> tuple[object, ...] | None:
     return shape if shape is not None and len(shape) == 3 else None
 
 
-# ---- prices ----
 def is_cheaper_turned(attention: Found, end: End, output: Output) -> bool:
-    """Whether a product reads columns of an attention's result at less than its rows, by the price list.
-
-    Rows are copied in front of it, since heads come before positions. Columns are not, but lie as many elements apart
-    as there are queries, and each sample has a product of its own. Where a size is open, rows it is.
-    """
-    value, query = attention.value, attention.query
-    sides = (value.batch, value.heads, query.rows, value.rows, value.size, output.array.shape[1])
-    return end.order == BATCH_FIRST and all(isinstance(side, int) for side in sides) and _is_cheaper(sides)
-
-
-@functools.lru_cache
-def _is_cheaper(sides: tuple[int, ...]) -> bool:
-    batch, heads, queries, keys, size, width = sides
-    tensors = [
-        (_LOW, (batch, heads, queries, keys)),
-        (_LOW, (keys, batch, heads, size)),
-        (_LOW, (heads * size, width)),
-    ]
-
-    def rows(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
-        weights, values, matrix = inputs
-        parts = _product(builder, weights, values, {"transBatchB": 1}, (batch, heads, queries, size))
-        turned = builder.reshape(builder.transpose(parts, [0, 2, 1, 3]), [batch, queries, heads * size])
-        builder.matmul(turned, matrix)
-
-    def columns(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
-        weights, values, matrix = inputs
-        flags = {"transBatchA": 1, "transA": 1, "transB": 1}
-        parts = _product(builder, values, weights, flags, (batch, heads, size, queries))
-        turned = builder.reshape(parts, [batch, heads * size, queries])
-        _product(builder, turned, matrix, {"transA": 1}, (batch, queries, width))
-
-    return busy_seconds_of_form(columns, tensors, _OPSET) < busy_seconds_of_form(rows, tensors, _OPSET)
-
-
-def _product(
-    builder: GraphBuilder, left: ir.Value, right: ir.Value, flags: dict[str, int], shape: tuple[int, ...]
-) -> ir.Value:
-    return contrib(builder, "FusedMatMul", [left, right], flags, _LOW, shape)
+    """Whether the product should read columns of the attention's result; where a size is open, it reads rows."""
+    value, rows = attention.value, attention.query.rows
+    sides = (value.batch, value.heads, rows, value.rows, value.size, output.array.shape[1])
+    known = [side for side in sides if isinstance(side, int)]
+    return end.order == BATCH_FIRST and len(known) == len(sides) and is_cheaper_in_columns(*known)

@@ -94,12 +94,13 @@ class _Writer:
         alive = _alive(nodes, replaced)
         if any(node.op_type in _COSTLY for node in alive & self._nodes(attention, output, from_sources=False)):
             return False
-        plan = self._rows.plan((attention.query, attention.key, attention.value), nodes - alive)
+        moves_bias = output is not None and output.bias is not None
+        biased = (True, False, not moves_bias)
+        plan = self._rows.plan((attention.query, attention.key, attention.value), nodes - alive, biased)
         if not plan.saves_transposes or not self._restrictions.allow(_FUSION, attention.last, nodes):
             return False
         builder = NodeBuilder(attention.last if output is None else output.last, self._names)
-        moves_bias = output is not None and output.bias is not None
-        query, key, value = self._rows.write(builder, plan, biased=(True, False, not moves_bias))
+        query, key, value = self._rows.write(builder, plan, biased)
         weights = self._weights(builder, attention, masking, query, key)
         offset = plan.bias_of(2) if moves_bias else None
         self._end(builder, attention, masking, end, output, weights, value, offset)

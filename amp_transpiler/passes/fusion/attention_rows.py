@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -11,8 +12,9 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.passes.attention_operands import BATCH_FIRST, Operand
-from amp_transpiler.passes.attention_projection import Projection, constant_shape, projection
+from amp_transpiler.passes.attention_projection import Projection, constant_shape, projection, weight_array
 from amp_transpiler.passes.attention_writing import OperandWriter, reshaped
+from amp_transpiler.passes.fusion.attention_prices import is_cheaper_joined
 from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["RowPlan", "RowWriter", "source_of"]
@@ -29,12 +31,14 @@ class RowPlan:
         products: how each is all columns of a product with constants that nobody else needs, where it is one.
         turned: what is brought into the order of positions instead of operands.
         packed: the product that all three are parts of, where they are made of it anew.
+        joins: the products become one, of which the operands are parts.
     """
 
     operands: tuple[Operand, ...]
     products: tuple[Projection | None, ...]
     turned: frozenset[ir.Value] = frozenset()
     packed: Projection | None = None
+    joins: bool = False
 
     @property
     def saves_transposes(self) -> bool:
@@ -66,12 +70,13 @@ class RowWriter:
         self._written: dict[tuple[object, ...], ir.Value] = {}
 
     # ---- deciding ----
-    def plan(self, operands: tuple[Operand, ...], gone: Collection[ir.Node]) -> RowPlan:
+    def plan(self, operands: tuple[Operand, ...], gone: Collection[ir.Node], biased: Sequence[bool]) -> RowPlan:
         """Return how operands become rows of positions.
 
         Args:
             operands: queries, keys and values.
             gone: nodes that nobody reads any more once attention is written anew.
+            biased: of each operand, whether it keeps the bias that `RowPlan.bias_of` returns.
         """
         parts = [projection(operand.whole, self._sizes) for operand in operands]
         own = [
@@ -85,7 +90,30 @@ class RowWriter:
             part if part is not None and _is_all_of(part, operand) else None
             for operand, part in zip(operands, own, strict=True)
         )
-        return RowPlan(operands, products, _turned_sources(operands, products))
+        turned = _turned_sources(operands, products)
+        return RowPlan(operands, products, turned, joins=self._joins(operands, products, turned, biased))
+
+    def _joins(
+        self,
+        operands: Sequence[Operand],
+        products: Sequence[Projection | None],
+        turned: Collection[ir.Value],
+        biased: Sequence[bool],
+    ) -> bool:
+        """Whether three products cost less as one, by the price list."""
+        parts = [product for product in products if product is not None]
+        first, sizes = operands[0], self._sizes
+        if len(parts) < len(operands) or len({part.source for part in parts}) > 1:
+            return False
+        if len({(operand.width, operand.order) for operand in operands}) > 1:
+            return False
+        if _lies_by_samples(first) and parts[0].source not in turned:
+            return False
+        shape = sizes.shape(parts[0].source) or ("",)
+        known = [side for side in shape if isinstance(side, int)]
+        adds = tuple(keeps and part.bias is not None for keeps, part in zip(biased, parts, strict=True))
+        rows, height = math.prod(known[:-1]), known[-1] if known else 0
+        return len(known) == len(shape) and is_cheaper_joined(rows, height, first.width, adds)
 
     # ---- writing ----
     def write(self, builder: NodeBuilder, plan: RowPlan, biased: Sequence[bool]) -> list[ir.Value]:
@@ -94,23 +122,31 @@ class RowWriter:
         Args:
             builder: where they are put.
             plan: how.
-            biased: of each, whether it keeps the bias that `bias_of` returns.
+            biased: as for the plan.
         """
         if plan.packed is not None:
-            return self._parts(builder, plan.operands, plan.packed)
+            places = [_start(operand, self._sizes) // operand.width for operand in plan.operands]
+            return self._parts(builder, plan.operands, plan.packed, places)
+        if plan.joins:
+            return self._parts(builder, plan.operands, _joined(builder, plan, biased), range(len(plan.operands)))
         return [
             self._by_positions(builder, operand, product, plan.turned, keeps)
             for operand, product, keeps in zip(plan.operands, plan.products, biased, strict=True)
         ]
 
-    def _parts(self, builder: NodeBuilder, operands: Sequence[Operand], packed: Projection) -> list[ir.Value]:
-        """Return parts of a product of rows by positions."""
-        whole = _product(builder, self._flat_by_positions(builder, packed.source), packed, keeps_bias=True)
+    def _parts(
+        self, builder: NodeBuilder, operands: Sequence[Operand], whole: Projection, places: Sequence[int]
+    ) -> list[ir.Value]:
+        """Return parts of a product of rows by positions, each by its place."""
+        is_flat = _lies_by_samples(operands[0])
+        rows = self._flat_by_positions(builder, whole.source) if is_flat else whole.source
+        result = _product(builder, rows, whole, keeps_bias=True)
         widths = builder.constant(np.full(len(operands), operands[0].width, np.int64))
-        values = builder.nodes("Split", [whole, widths], len(operands), {"axis": 1}, _FLOAT)
-        places = [_start(operand, self._sizes) // operand.width for operand in operands]
+        values = builder.nodes("Split", [result, widths], len(operands), {"axis": -1}, _FLOAT)
         return [
-            self._from_flat(builder, operand, values[place], packed.source)
+            self._from_flat(builder, operand, values[place], whole.source)
+            if is_flat
+            else _in_heads(builder, operand, values[place])
             for operand, place in zip(operands, places, strict=True)
         ]
 
@@ -133,8 +169,7 @@ class RowWriter:
             value = self._operands.alone(builder, operand)
         if is_turned:
             value = self._operands.turned(builder, value, (1, 0, 2))
-        outer = [-1, 1] if operand.order == BATCH_FIRST and operand.batch == 1 else [0, 0]
-        return reshaped(builder, value, [*outer, operand.heads, operand.size])
+        return _in_heads(builder, operand, value)
 
     def _flat_by_positions(self, builder: NodeBuilder, source: ir.Value) -> ir.Value:
         """Return rows by positions as a matrix: through products of three axes ONNX Runtime moves the Transpose on."""
@@ -160,6 +195,27 @@ class RowWriter:
             outer = builder.node("Gather", [sides, both], dtype=ir.DataType.INT64)
             self._written[key] = builder.node("Concat", [outer, rest], {"axis": 0}, ir.DataType.INT64)
         return builder.node("Reshape", [value, self._written[key]], dtype=_FLOAT)
+
+
+def _in_heads(builder: NodeBuilder, operand: Operand, value: ir.Value) -> ir.Value:
+    """Return rows by positions with axes for heads and sizes."""
+    outer = [-1, 1] if operand.order == BATCH_FIRST and operand.batch == 1 else [0, 0]
+    return reshaped(builder, value, [*outer, operand.heads, operand.size])
+
+
+def _joined(builder: NodeBuilder, plan: RowPlan, biased: Sequence[bool]) -> Projection:
+    """Return the products of a plan as one, with constants side by side."""
+    parts = [product for product in plan.products if product is not None]
+    arrays = [(weight_array(part.weight), constant_array(part.bias)) for part in parts]
+    matrices = [matrix for matrix, _ in arrays if matrix is not None]
+    vectors = [
+        vector if keeps and vector is not None else np.zeros(matrix.shape[1], np.float32)
+        for matrix, (_, vector), keeps in zip(matrices, arrays, biased, strict=True)
+    ]
+    weight, bias = np.concatenate(matrices, axis=1), np.concatenate(vectors)
+    is_biased = any(keeps and vector is not None for keeps, (_, vector) in zip(biased, arrays, strict=True))
+    offset = builder.constant(bias) if is_biased else None
+    return Projection(parts[0].source, builder.constant(weight), offset, 0, weight.shape[1])
 
 
 def _product(builder: NodeBuilder, rows: ir.Value, product: Projection, *, keeps_bias: bool) -> ir.Value:
