@@ -76,7 +76,6 @@ class _Writer:
     def __init__(self, model: ir.Model, sizes: Sizes, restrictions: Restrictions | None) -> None:
         self._restrictions = restrictions
         self._sizes = sizes
-        self._graph = model.graph
         self._names = NameAllocator(model)
         self._operands = OperandWriter()
         self._masks = MaskWriter(sizes, self._operands)
@@ -133,7 +132,7 @@ class _Writer:
     def _packed(
         self, builder: NodeBuilder, attention: Found, parts: list[Projection], bias: ir.Value | None
     ) -> ir.Value:
-        weight, offset = self._side_by_side(parts)
+        weight, offset = self._side_by_side(builder, parts)
         attributes = _attributes(attention)
         widths = [part.stop - part.start for part in parts]
         if len(set(widths)) > 1:
@@ -187,7 +186,7 @@ class _Writer:
             inputs.pop()
         return builder.node(op_type, inputs, attributes, ir.DataType.FLOAT, domain=_DOMAIN)
 
-    def _side_by_side(self, parts: Sequence[Projection]) -> tuple[ir.Value, ir.Value]:
+    def _side_by_side(self, builder: NodeBuilder, parts: Sequence[Projection]) -> tuple[ir.Value, ir.Value]:
         """Return the weights and the biases of three projections, each as one constant."""
         width = parts[-1].stop
         together = [part.start for part in parts] == [0, parts[0].stop, parts[1].stop]
@@ -200,15 +199,8 @@ class _Writer:
             np.zeros(part.stop - part.start, np.float32) if part.bias is None else _columns(part.bias, part)
             for part in parts
         ]
-        weight = self._constant("qkv_weight", np.concatenate(weights, axis=1))
-        return weight, self._constant("qkv_bias", np.concatenate(biases))
-
-    def _constant(self, name: str, array: np.ndarray) -> ir.Value:
-        value = ir.Value(name=self._names.fresh(name))
-        value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
-        value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
-        self._graph.register_initializer(value)
-        return value
+        weight = builder.weight("qkv_weight", np.concatenate(weights, axis=1))
+        return weight, builder.weight("qkv_bias", np.concatenate(biases))
 
 
 def _attributes(attention: Found) -> dict[str, object]:

@@ -73,6 +73,16 @@ class NodeBuilder:
         value.shape = ir.Shape(array.shape)
         return value
 
+    def weight(self, name: str, array: np.ndarray) -> ir.Value:
+        """Return a new initializer of the anchor's graph: a constant that is stored apart from its nodes."""
+        graph = self.anchor.graph
+        assert isinstance(graph, ir.Graph), "functions have no initializers"
+        value = ir.Value(name=self._names.fresh(name))
+        value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+        value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
+        graph.register_initializer(value)
+        return value
+
     def become(
         self,
         op_type: str,

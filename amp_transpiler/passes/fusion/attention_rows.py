@@ -214,8 +214,8 @@ def _joined(builder: NodeBuilder, plan: RowPlan, biased: Sequence[bool]) -> Proj
     ]
     weight, bias = np.concatenate(matrices, axis=1), np.concatenate(vectors)
     is_biased = any(keeps and vector is not None for keeps, (_, vector) in zip(biased, arrays, strict=True))
-    offset = builder.constant(bias) if is_biased else None
-    return Projection(parts[0].source, builder.constant(weight), offset, 0, weight.shape[1])
+    offset = builder.weight("qkv_bias", bias) if is_biased else None
+    return Projection(parts[0].source, builder.weight("qkv_weight", weight), offset, 0, weight.shape[1])
 
 
 def _product(builder: NodeBuilder, rows: ir.Value, product: Projection, *, keeps_bias: bool) -> ir.Value:
