@@ -100,8 +100,8 @@ class _Writer:
             rows = self._masks.rows(builder, masks[0], attention)
             result = builder.node("Where", [rows, result, zero], dtype=ir.DataType.FLOAT)
         for end in attention.ends:
-            own = result if end.order == BATCH_FIRST else self._operands.turned(builder, result, (1, 0, 2))
-            replace_end(builder, end, own, attention.value.width)
+            ordered = result if end.order == BATCH_FIRST else self._operands.turned(builder, result, (1, 0, 2))
+            replace_end(builder, end, ordered, attention.value.width)
         return True
 
     def _allow(self, attention: Found, parts: list[Projection] | None) -> bool:

@@ -79,16 +79,16 @@ class RowWriter:
             biased: of each operand, whether it keeps the bias that `RowPlan.bias_of` returns.
         """
         parts = [projection(operand.whole, self._sizes) for operand in operands]
-        own = [
+        alone = [
             part if part is not None and _is_only_read_by(gone, operand.whole, part) else None
             for operand, part in zip(operands, parts, strict=True)
         ]
-        packed = _packed(operands, own)
+        packed = _packed(operands, alone)
         if packed is not None:
             return RowPlan(operands, (None,) * len(operands), packed=packed)
         products = tuple(
             part if part is not None and _is_all_of(part, operand) else None
-            for operand, part in zip(operands, own, strict=True)
+            for operand, part in zip(operands, alone, strict=True)
         )
         turned = _turned_sources(operands, products)
         return RowPlan(operands, products, turned, joins=self._joins(operands, products, turned, biased))
@@ -264,9 +264,9 @@ def _turned_sources(operands: Sequence[Operand], products: Sequence[Projection |
     return frozenset(source for source, number in more.items() if number > 0)
 
 
-def _packed(operands: Sequence[Operand], own: Sequence[Projection | None]) -> Projection | None:
+def _packed(operands: Sequence[Operand], alone: Sequence[Projection | None]) -> Projection | None:
     """Return the product that queries, keys and values are the thirds of, if it has more elements than its source."""
-    parts = [part for part in own if part is not None]
+    parts = [part for part in alone if part is not None]
     whole = next(iter(parts), None)
     if whole is None or len(parts) < len(operands) or not all(map(_lies_by_samples, operands)):
         return None
