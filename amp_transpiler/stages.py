@@ -261,7 +261,8 @@ def _prepare(job: Job) -> Findings:
     is_sound = not warnings and not optimization.findings.warnings
     has_said_nothing = job.plan.options.fuse is None and job.plan.options.recipe is None
     may_offer = has_said_nothing and not job.plan.options.optimize and policy.target.name == CUDA.name
-    if is_sound and may_offer and (count := attentions_to_fuse(program, policy)):
+    unfused = program if job.unfused is None else job.unfused
+    if is_sound and may_offer and (count := attentions_to_fuse(unfused, policy)):
         notes = (_offer(count),)
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
