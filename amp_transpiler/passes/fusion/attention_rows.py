@@ -13,6 +13,7 @@ from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.passes.attention_operands import BATCH_FIRST, Operand
 from amp_transpiler.passes.attention_projection import Projection, constant_shape, projection, weight_array
+from amp_transpiler.passes.attention_values import made_by
 from amp_transpiler.passes.attention_writing import OperandWriter, reshaped
 from amp_transpiler.passes.fusion.attention_prices import is_cheaper_joined
 from amp_transpiler.passes.node_builder import NodeBuilder
@@ -185,22 +186,28 @@ class RowWriter:
         """Return a matrix of rows with axes for positions, samples, heads and sizes."""
         inner = [operand.heads, operand.size]
         if isinstance(operand.batch, int):
-            return reshaped(builder, value, [-1, operand.batch, *inner])
+            return _named(reshaped(builder, value, [-1, operand.batch, *inner]), operand)
         if isinstance(operand.rows, int):
-            return reshaped(builder, value, [operand.rows, -1, *inner])
+            return _named(reshaped(builder, value, [operand.rows, -1, *inner]), operand)
         key = ("shape", operand.rows, operand.batch, *inner)
         if key not in self._written:
             sides = builder.node("Shape", [self._operands.turned(builder, source, (1, 0, 2))], dtype=ir.DataType.INT64)
             both, rest = (builder.constant(np.asarray(numbers, np.int64)) for numbers in ([0, 1], inner))
             outer = builder.node("Gather", [sides, both], dtype=ir.DataType.INT64)
             self._written[key] = builder.node("Concat", [outer, rest], {"axis": 0}, ir.DataType.INT64)
-        return builder.node("Reshape", [value, self._written[key]], dtype=_FLOAT)
+        return _named(builder.node("Reshape", [value, self._written[key]], dtype=_FLOAT), operand)
 
 
 def _in_heads(builder: NodeBuilder, operand: Operand, value: ir.Value) -> ir.Value:
     """Return rows by positions with axes for heads and sizes."""
     outer = [-1, 1] if operand.order == BATCH_FIRST and operand.batch == 1 else [0, 0]
-    return reshaped(builder, value, [*outer, operand.heads, operand.size])
+    return _named(reshaped(builder, value, [*outer, operand.heads, operand.size]), operand)
+
+
+def _named(value: ir.Value, operand: Operand) -> ir.Value:
+    """Say a value's sizes: ONNX Runtime fuses a mask and a softmax only where it sees that they are the same."""
+    value.shape = ir.Shape([operand.rows, operand.batch, operand.heads, operand.size])
+    return value
 
 
 def _joined(builder: NodeBuilder, plan: RowPlan, biased: Sequence[bool]) -> Projection:
@@ -265,17 +272,22 @@ def _turned_sources(operands: Sequence[Operand], products: Sequence[Projection |
 
 
 def _packed(operands: Sequence[Operand], alone: Sequence[Projection | None]) -> Projection | None:
-    """Return the product that queries, keys and values are the thirds of, if it has more elements than its source."""
+    """Return the product that queries, keys and values are the thirds of, if it saves copies to make it anew.
+
+    It does where its source has fewer elements to be turned, and where each third is cut out by itself.
+    """
     parts = [part for part in alone if part is not None]
     whole = next(iter(parts), None)
-    if whole is None or len(parts) < len(operands) or not all(map(_lies_by_samples, operands)):
+    if whole is None or len(parts) < len(operands) or len({operand.order for operand in operands}) > 1:
         return None
     if len({(part.source, part.weight) for part in parts}) > 1 or len({operand.width for operand in operands}) > 1:
         return None
     starts = sorted(part.start + operand.part * operand.width for operand, part in zip(operands, parts, strict=True))
     height, width = _widths(whole)
-    side_by_side = [index * operands[0].width for index in range(len(operands))]
-    return whole if starts == side_by_side and width == len(operands) * operands[0].width > height else None
+    if starts != [index * operands[0].width for index in range(len(operands))] or width != 3 * operands[0].width:
+        return None
+    is_cut = all(made_by(operand.whole, "Slice") is not None for operand in operands)
+    return whole if is_cut or (_lies_by_samples(operands[0]) and width > height) else None
 
 
 def _start(operand: Operand, sizes: Sizes) -> int:
