@@ -296,7 +296,12 @@ def _fused(job: Job) -> tuple[Optimization, Program | None]:
     from amp_transpiler.passes.fusion.fuse import fuse
 
     unfused = job.program.clone() if by_default or _is_priced(job) else None
-    fused = fuse(job.program, choice, job.policy)
+    if unfused is None or not _is_priced(job):
+        fused = fuse(job.program, choice, job.policy)
+    else:
+        from amp_transpiler.alternatives.attention_in_pieces import fused_at_least_time
+
+        job.program, fused = fused_at_least_time(job.program, unfused, choice, job.policy)
     findings = said_of_fusing(fused, job.policy, by_default=by_default)
     settings = {"fuse": choice} if by_default and fused.operators else {}
     return Optimization(fused.operators, findings, settings), unfused if fused.operators else None

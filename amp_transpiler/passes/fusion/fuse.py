@@ -39,6 +39,7 @@ class Fused:
         torn: name of a fusion -> how often it was not done, since a region holds only some of its nodes.
         named: name of a fusion -> how often it was not done, since the user's lists name some of its nodes.
         names: the operators and values that they name.
+        slower: names of fusions that were undone, since the program is predicted to be faster without.
         reason: why nothing was done; empty where something might have been.
     """
 
@@ -47,6 +48,7 @@ class Fused:
     torn: dict[str, int] = dataclasses.field(default_factory=dict)
     named: dict[str, int] = dataclasses.field(default_factory=dict)
     names: tuple[str, ...] = ()
+    slower: tuple[str, ...] = ()
     reason: str = ""
 
 
