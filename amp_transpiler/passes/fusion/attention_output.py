@@ -95,7 +95,8 @@ def _in_three_axes(end: End, sizes: Sizes) -> tuple[object, ...] | None:
 
 def is_cheaper_turned(attention: Found, end: End, output: Output) -> bool:
     """Whether the product should read columns of the attention's result; where a size is open, it reads rows."""
-    value, rows = attention.value, attention.query.rows
-    sides = (value.batch, value.heads, rows, value.rows, value.size, output.array.shape[1])
+    value, rows, shape = attention.value, attention.query.rows, constant_shape(output.weight)
+    assert shape is not None, "an output has constants"
+    sides = (value.batch, value.heads, rows, value.rows, value.size, shape[1])
     known = [side for side in sides if isinstance(side, int)]
     return end.order == BATCH_FIRST and len(known) == len(sides) and is_cheaper_in_columns(*known)
