@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.match import Binding, bindings, only_read_within, parse_form
 from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 from amp_transpiler.training_passes.fuse_updates import times_plus
 
 __all__ = ["AffineRows"]

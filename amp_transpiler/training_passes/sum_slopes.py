@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import single_number
 from amp_transpiler.graph.match import Binding, bindings, only_read_within, parse_form
@@ -15,7 +16,6 @@ from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["SumSlopes"]
 
