@@ -129,7 +129,7 @@ def _is_tiny(array: np.ndarray, low: LowFormat) -> bool:
     if low is not FLOAT16 or array.dtype != np.float32 or array.size < _MANY:
         return False
     some = np.abs(array.ravel(order="K")[:: array.size // _MANY])
-    return int(np.count_nonzero((some > 0.0) & (some < _LEAST_NORMAL))) > some.size * _TINY_SHARE
+    return bool(np.count_nonzero((some > 0.0) & (some < _LEAST_NORMAL)) > some.size * _TINY_SHARE)
 
 
 def _with_tiny(array: np.ndarray) -> np.ndarray:
