@@ -172,8 +172,9 @@ def prepare(program: Program, policy: Policy, ranges: RangeFaults) -> None:
     model, source = program.model, str(program.source or "the model")
     program.notes += PassManager(_loaded_passes(model), typed=False)(model).notes
     check_forms(model, source)
-    listed = possible_states(model) if lists_every_initializer(model) else frozenset()
-    program.notes += PassManager(_source_passes(program, listed), typed=False)(model).notes
+    in_engine = policy.target.builds_engines
+    listed = possible_states(model) if in_engine or lists_every_initializer(model) else frozenset()
+    program.notes += PassManager(_source_passes(program, listed, in_engine=in_engine), typed=False)(model).notes
     propagate_types(model)
     if listed:
         _release_all_but_states(program, policy, listed)
@@ -282,15 +283,18 @@ def _loaded_passes(model: ir.Model) -> list[Pass[Any]]:
     return [*([passes.InlineFunctions()] if model.functions else ()), ImportDomains()]
 
 
-def _source_passes(program: Program, listed: Collection[str] = ()) -> list[Pass[Any] | PassFor]:
+def _source_passes(
+    program: Program, listed: Collection[str] = (), *, in_engine: bool = False
+) -> list[Pass[Any] | PassFor]:
     """Turn what was loaded into plain operators and constants. Its own types may still be wrong.
 
     Args:
         program: the program.
         listed: names of initializers that may be states, and so no constants.
+        in_engine: an engine is built of it.
     """
     return [
-        ReleaseInitializers(keep=listed),
+        ReleaseInitializers(keep=listed, in_engine=in_engine),
         PassFor({"Constant"}, lambda: passes.UnifyConstants()),
         PassFor({"STFT"}, lambda: passes.SpellDefaults()),
         PassFor({"Identity", "Cast"}, lambda: passes.SkipIdentities(keep=program.has_variables)),

@@ -186,7 +186,8 @@ def transpile(
         headroom: Level auto with data: a node may run in lower precision only if X times the largest magnitude that it
             was seen with fits. Default: 4.
         data_max: Keep a node in float32 if a value that it reads or computes is larger than X on the inputs, made-up
-            ones included. Default: no such threshold.
+            ones included. Default: 65504, which float16 holds, where a level or policy other than auto decides for a
+            target that builds engines (tensorrt, tensorrt-rtx); no such threshold elsewhere, nor with inf.
         init_max: Keep a node in float32 if a constant that it reads has a finite number larger than X. Default: no such
             threshold.
         max_depth_of_reduction: Keep a node in float32 if it sums more than N terms into one number: the inner dimension
@@ -207,15 +208,16 @@ def transpile(
         fuse: Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own
             operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases
             before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; only for
-            targets `cuda`, `cpu`, `webgpu`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`.
-            Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`,
-            `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`.
-            One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do
-            nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`,
-            `contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also
-            `com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for
-            targets `tensorrt`, `tensorrt-rtx` and `webgpu` `standard`, unless the result stays float32 or is better
-            without; else `none`.
+            targets `cuda`, `cpu`, `webgpu`. Attention that stays in pieces gets products that read rows as they lie
+            (`FusedMatMul`). A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. Names:
+            `Attention`, `FusedMatMul`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`,
+            `Gelu`, `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`,
+            `BiasGelu`. One that the target lacks, or computes wrongly, is left out, and so is a small attention that is
+            predicted to be faster without. What your lists name stays as it is, and so do nodes of which a region holds
+            only some. Default: at level auto and O2 of policy paddle, for target `cuda`, `contrib` without those that
+            no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also `com.microsoft::Gelu` and `BiasGelu`) or
+            that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for targets `tensorrt`, `tensorrt-rtx` and
+            `webgpu` `standard`, unless the result stays float32 or is better without; else `none`.
         build: Target `tensorrt` and `tensorrt-rtx`: whether TensorRT-RTX's own parser and builder try the written file,
             on the CPU, before it is put in its place. A file that it refuses is an error that names node and reason,
             unless the source is refused, too. `auto` (default): where TensorRT-RTX's builder is installed (extra

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias, get_args
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.graph.dtypes import FLOAT32
+from amp_transpiler.graph.dtypes import FLOAT16, FLOAT32
 from amp_transpiler.ops.fusions import NO_FUSION, STANDARD_FUSIONS, default_fusions
 from amp_transpiler.options.conversion import ConversionOptions
 from amp_transpiler.options.option import declarations
@@ -222,13 +222,23 @@ def _with_parts(policy: Policy, options: ConversionOptions) -> Policy:
 def _with_thresholds(policy: Policy, options: ConversionOptions) -> Policy:
     """Add the thresholds beyond which nodes stay float32."""
     thresholds = checked_thresholds(
-        options.data_max,
+        _most_in_engines(policy, options) if options.data_max is None else options.data_max,
         options.init_max,
         options.max_depth_of_reduction,
         decides=not policy.copies and policy.low is not FLOAT32,
         runs=options.verify,
     )
     return dataclasses.replace(policy, thresholds=thresholds)
+
+
+def _most_in_engines(policy: Policy, options: ConversionOptions) -> float | None:
+    """Return the default of `data_max`: what float16 holds, where rules decide about an engine; None elsewhere.
+
+    No limit on the error turns nodes back to float32 there, as at level auto, and casts around a few cost next to
+    nothing, since an engine's builder fuses them.
+    """
+    asks = policy.target.builds_engines and policy.objective == "rules" and policy.low is FLOAT16
+    return FLOAT16.max if asks and options.verify and not policy.copies and options.recipe is None else None
 
 
 def _with_float64(policy: Policy, options: ConversionOptions) -> Policy:

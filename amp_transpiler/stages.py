@@ -261,7 +261,8 @@ def _prepare(job: Job) -> Findings:
     is_sound = not warnings and not optimization.findings.warnings
     has_said_nothing = job.plan.options.fuse is None and job.plan.options.recipe is None
     may_offer = has_said_nothing and not job.plan.options.optimize and policy.target.name == CUDA.name
-    if is_sound and may_offer and (count := attentions_to_fuse(program, policy)):
+    unfused = program if job.unfused is None else job.unfused
+    if is_sound and may_offer and (count := attentions_to_fuse(unfused, policy)):
         notes = (_offer(count),)
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
@@ -295,7 +296,12 @@ def _fused(job: Job) -> tuple[Optimization, Program | None]:
     from amp_transpiler.passes.fusion.fuse import fuse
 
     unfused = job.program.clone() if by_default or _is_priced(job) else None
-    fused = fuse(job.program, choice, job.policy)
+    if unfused is None or not _is_priced(job):
+        fused = fuse(job.program, choice, job.policy)
+    else:
+        from amp_transpiler.alternatives.attention_in_pieces import fused_at_least_time
+
+        job.program, fused = fused_at_least_time(job.program, unfused, choice, job.policy)
     findings = said_of_fusing(fused, job.policy, by_default=by_default)
     settings = {"fuse": choice} if by_default and fused.operators else {}
     return Optimization(fused.operators, findings, settings), unfused if fused.operators else None

@@ -4,6 +4,7 @@
     python lab/bench_autocast.py ROWS.jsonl --autocast PYTHON FOLDER... [--largest 100e6] [--only WORD]
         [--format bfloat16]
     python lab/bench_autocast.py ROWS.jsonl --refresh FOLDER...    # our conversions anew, AutoCast's as they are
+    python lab/bench_autocast.py ROWS.jsonl --seconds --autocast PYTHON FOLDER... [--only WORD]
     python lab/bench_autocast.py --write                           # docs/benchmarks/autocast.md from its files
 
 PYTHON is that of an environment with nvidia-modelopt[onnx]==0.47.0. A row a model, small ones first; what ROWS has is
@@ -13,7 +14,7 @@ are measured alike: the outputs of the float32 program that rounds where they ro
 that level auto compares at, and on a hundredth of its floats; the results of layers in the network that TensorRT-RTX's
 parser makes of them, and whether its builder makes an engine. Seconds are those of the CPU, after imports, AutoCast's
 own run of the model and our comparison and search included; those of each level without verification stand beside it.
-It needs no GPU.
+`--seconds` measures the latter and AutoCast's anew, each the least of three runs, one after the other. It needs no GPU.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ FORMATS: Sequence[DtypeName] = ("float16", "bfloat16")
 _REASONS = 12  # of nodes in float32, the most frequent ones
 QUIET = 0.01  # what the floats of a sample are multiplied by, too
 LONGEST = 300  # CPU seconds of one conversion by AutoCast
+RUNS = 3  # of which the fastest counts, where only time is asked for
 Record = dict[str, Any]
 _NO_COMPARISON: tuple[type[Exception], ...] = (AmpError, CannotCompare, *RUN_ERRORS)
 
@@ -69,6 +71,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a word in the path")
     parser.add_argument("--format", choices=FORMATS, default="float16")
     parser.add_argument("--refresh", action="store_true")
+    parser.add_argument("--seconds", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_intermixed_args()
     if options.write:
@@ -77,9 +80,11 @@ def main() -> int:
     low = next(known for known in FORMATS if known == options.format)
     known = {row["model"]: row for row in _rows(options.rows)}
     for name, path in _models(options.folders, options.largest):
-        if options.only not in name or (name in known) is not options.refresh:
+        if options.only not in name or (name in known) is not (options.refresh or options.seconds):
             continue
-        if options.refresh:
+        if options.seconds:
+            _measure_seconds(known[name]["ways"], path, options.autocast, low)
+        elif options.refresh:
             ways = known[name]["ways"]
             ways |= _row(path, None, low)["ways"] | {way: ways[way] for way in ("AutoCast",) if way in ways}
             known[name]["commit"] = commit_of(LAB)
@@ -121,14 +126,10 @@ def _models(folders: Sequence[pathlib.Path], largest: float) -> Iterator[tuple[s
 
 
 def _row(path: pathlib.Path, autocast: str | None, low: DtypeName) -> Record:
-    candidates = (path.with_suffix(".inputs.npz"), path.with_name("inputs.npz"))
-    inputs = next((str(candidate) for candidate in candidates if candidate.exists()), None)
     try:
-        program = load(path)
-        reference = make_reference(program, program, inputs)
+        program, reference = _with_sample(path)
     except (AmpError, CannotCompare) as error:
         return {"fault": " ".join(str(error).split())[:300], "ways": {}}
-    reference = reference.with_samples(reference.samples[:1], reference.outputs[:1])
     others = {"levels": list(Gains(reference).references().values()), "quiet": _quiet(program, reference)}
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "inputs.npz"
@@ -145,6 +146,28 @@ def _row(path: pathlib.Path, autocast: str | None, low: DtypeName) -> Record:
                 result_row["unverified"] = _unverified_seconds(way, path, result.with_name("unverified.onnx"), low)
             row["ways"][way] = result_row | (_measured(result, reference, others) if result.exists() else {})
     return row
+
+
+def _with_sample(path: pathlib.Path) -> tuple[Program, Reference]:
+    """Return a model with one sample and what it computes of it."""
+    candidates = (path.with_suffix(".inputs.npz"), path.with_name("inputs.npz"))
+    inputs = next((str(candidate) for candidate in candidates if candidate.exists()), None)
+    program = load(path)
+    reference = make_reference(program, program, inputs)
+    return program, reference.with_samples(reference.samples[:1], reference.outputs[:1])
+
+
+def _measure_seconds(ways: Record, path: pathlib.Path, autocast: str | None, low: DtypeName) -> None:
+    """Put the least seconds of several runs into the records of a model's conversions."""
+    with tempfile.TemporaryDirectory() as folder:
+        result, data = pathlib.Path(folder) / "result.onnx", pathlib.Path(folder) / "inputs.npz"
+        np.savez(data, **_with_sample(path)[1].samples[0])
+        for way in (known for known in ways if "seconds" in ways[known]):
+            if way != "AutoCast":
+                ways[way]["unverified"] = min(_unverified_seconds(way, path, result, low) for _ in range(RUNS))
+            elif autocast is not None:
+                runs = [_by_autocast(autocast, path, data, result, low) for _ in range(RUNS)]
+                ways[way]["seconds"] = min(run["seconds"] for run in runs)
 
 
 def _by_autocast(

@@ -28,6 +28,7 @@ import json
 import math
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -133,8 +134,8 @@ def converted(
 
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of all its children, those that still run included."""
-    times = os.times()
-    total = times.user + times.system + times.children_user + times.children_system
+    ended = [resource.getrusage(which) for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    total = sum(usage.ru_utime + usage.ru_stime for usage in ended)
     tick = os.sysconf("SC_CLK_TCK")
     for children in pathlib.Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():

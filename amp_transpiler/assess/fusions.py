@@ -38,6 +38,8 @@ def _not_fused(fused: Fused, policy: Policy) -> Iterator[str]:
     if fused.missing:
         without = f"ONNX Runtime {policy.target.ort} has no sound {policy.low.name} kernel for it"
         yield f"not fused, since {without}: {', '.join(fused.missing)}"
+    if fused.slower:
+        yield f"not fused, since the price list says that it is faster without: {', '.join(fused.slower)}"
     if fused.torn:
         yield f"not fused, since a region holds only some of the nodes: {_counted(fused.torn)}"
     if fused.named:

@@ -123,7 +123,7 @@ def convert_to_mixed_precision(
         **_defaults(name, low_precision_type, keep_io_types, opset),
         "include": f"^(?:{'|'.join(map(re.escape, sorted(included)))})$" if included else (),
         "inputs": calibration_data,
-        "data_max": _finite(data_max),
+        "data_max": float("inf") if data_max is None else float(data_max),
         "init_max": _finite(init_max),
         "max_depth_of_reduction": max_depth_of_reduction,
         "custom_op_types": checked_names(trt_plugins_precision, "trt_plugins_precision") or None,

@@ -31,7 +31,8 @@ def multiplied(call: Call) -> list[Work]:
     if len(second) <= 2 and not turned_a:  # the batch's rows are rows of one product
         m, batch = m * batch, 1
     leading = (m if turned_a else k, k if turned_b else n, n)
-    return [*_pointers(call, first, second), *_product(call, m, n, k, batch, leading)]
+    moved = math.prod(first) + math.prod(second) + call.elements  # a matrix that all of a stack share is read once
+    return [*_pointers(call, first, second), *_product(call, (m, n, k), batch, moved, leading)]
 
 
 def _pointers(call: Call, first: tuple[int, ...], second: tuple[int, ...]) -> list[Work]:
@@ -45,8 +46,20 @@ def _sides(shape: tuple[int, ...], turned: int) -> tuple[int, int]:
     return (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
 
 
-def _product(call: Call, m: int, n: int, k: int, batch: int, leading: tuple[int, ...]) -> list[Work]:
-    elements, flops = batch * (m * k + k * n + m * n), 2 * batch * m * n * k
+def _product(
+    call: Call, sides: tuple[int, int, int], batch: int, elements: int, leading: tuple[int, ...]
+) -> list[Work]:
+    """Return the kernels of a stack of products.
+
+    Args:
+        call: the operator.
+        sides: of one product: the rows and columns of its result, and its inner dimension.
+        batch: how many there are.
+        elements: of the operands and the result, each tensor once.
+        leading: the leading dimensions of the three.
+    """
+    m, n, k = sides
+    flops = 2 * batch * m * n * k
     size = elements * (2 if call.rate in ("float16", "bfloat16") else 4)
     if m == n == 1 and batch > 1:
         kernel = "Few long dots" if batch <= FEW_DOTS[call.rate] else "Batched dot"
@@ -70,7 +83,7 @@ def multiplied_by_few_bits(call: Call) -> list[Work]:
     if rows > ROWS_OF_FEW_BITS:
         size = k * n * (2 if call.rate in ("float16", "bfloat16") else 4)
         spread = Work("Dequantize", call.format, k * n, bytes=stored + size)
-        return [spread, *_product(call, rows, n, k, 1, (k, k, n))]
+        return [spread, *_product(call, (rows, n, k), 1, rows * k + k * n + rows * n, (k, k, n))]
     moved = stored + call.sizes.bytes(call.inputs[0]) + call.sizes.bytes(call.output)
     return [Work(call.op, call.rate, call.elements, flops=2 * rows * k * n, bytes=moved)]
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.errors import AmpError
-from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.dtypes import FLOAT16, LowFormat
 
 __all__ = [
     "INFINITY_OF_MASKS",
@@ -33,6 +33,9 @@ Result = TypeVar("Result")
 _BLOCK = 1 << 20  # elements looked at in one go: 4 MB of float32
 _LAZY_BYTES = 1 << 16  # smaller tensors are converted at once
 INFINITY_OF_MASKS = 1e6  # they use 1e6, 1e9 or the largest float32
+_LEAST_NORMAL = 2.0**-14  # of float16
+_MANY = 1 << 12  # elements from which, and by which, it is asked how many are tiny
+_TINY_SHARE = 0.2  # of the elements from which another way is the faster one
 _SAFE_MAGNITUDE = 2.0**-10  # a tensor reaching this cannot lose a noticeable part of its norm to underflow
 
 
@@ -112,13 +115,31 @@ def convert_array(array: np.ndarray, low: LowFormat) -> np.ndarray:
     constants are the epsilons that keep a division finite.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rounded = array.astype(low.numpy)
+        rounded = _with_tiny(array) if _is_tiny(array, low) else array.astype(low.numpy)
         if _has_nonfinite(rounded, low):
             overflown = np.isinf(rounded) & np.isfinite(array)
             rounded = np.where(overflown, np.copysign(low.max, array).astype(low.numpy), rounded)
     if array.size == 1 and not rounded.any() and array.any():
         rounded = np.copysign(np.full(array.shape, low.smallest), array).astype(low.numpy)
     return np.asarray(rounded)
+
+
+def _is_tiny(array: np.ndarray, low: LowFormat) -> bool:
+    """Whether many numbers are below float16's normal ones: numpy takes thirty times as long for each of them."""
+    if low is not FLOAT16 or array.dtype != np.float32 or array.size < _MANY:
+        return False
+    some = np.abs(array.ravel(order="K")[:: array.size // _MANY])
+    return bool(np.count_nonzero((some > 0.0) & (some < _LEAST_NORMAL)) > some.size * _TINY_SHARE)
+
+
+def _with_tiny(array: np.ndarray) -> np.ndarray:
+    """Round float32 to float16, what is below the normal numbers as multiples of the smallest one."""
+    tiny = np.abs(array) < _LEAST_NORMAL
+    numbers = np.where(tiny, array, np.float32(0.0))
+    multiples = np.rint(np.abs(numbers) * np.float32(1.0 / FLOAT16.smallest)).astype(np.uint16)
+    signs = np.left_shift(np.signbit(numbers), 15, dtype=np.uint16)
+    others = np.where(tiny, np.float32(0.0), array).astype(np.float16)
+    return np.where(tiny, multiples | signs, others.view(np.uint16)).view(np.float16)
 
 
 def _has_nonfinite(rounded: np.ndarray, low: LowFormat) -> bool:

@@ -15,7 +15,7 @@ from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.dtype_attributes import tensor_of
 from amp_transpiler.ops.schema import signature, type_string
 
-__all__ = ["UNTYPED", "Kind", "kind_of"]
+__all__ = ["UNTYPED", "Kind", "kind_at", "kind_of"]
 
 UNTYPED = "?"  # the type string of a value that is there but has no type
 
@@ -70,6 +70,13 @@ def kind_of(node: ir.Node, opset: int, *, outputs: bool = True) -> Kind:
         _contents(attributes) if attributes else (),
         bool(attributes) and has_bodies(node),
     )
+
+
+def kind_at(kind: Kind, opset: int) -> Kind:
+    """Return the kind that a node has at another version of its domain."""
+    formal = signature(kind.domain, kind.op_type, opset)
+    version = None if formal is None else formal.since_version
+    return kind if version == kind.version else kind._replace(version=version)
 
 
 def _type(value: ir.Value | None) -> str | None:

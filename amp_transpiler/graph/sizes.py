@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.constness import constant_array, constant_of
 from amp_transpiler.graph.evaluate import MOVES, evaluate
+from amp_transpiler.graph.product_operands import stacked_shape
 from amp_transpiler.ops.names import is_standard
 
 __all__ = ["Dim", "Sizes"]
@@ -259,8 +260,11 @@ def _matmul(sizes: Sizes, node: ir.Node) -> Shapes:
     a, b = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[1])
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return [None]
+    a, b = stacked_shape(node, 0, a), stacked_shape(node, 1, b)
     batch = sizes.broadcast([a[:-2], b[:-2]])
-    return [None if batch is None else (*batch, a[-2], b[-1])]
+    rows = a[-1] if node.attributes.get_int("transA", 0) else a[-2]
+    columns = b[-2] if node.attributes.get_int("transB", 0) else b[-1]
+    return [None if batch is None else (*batch, rows, columns)]
 
 
 def _gemm(sizes: Sizes, node: ir.Node) -> Shapes:
@@ -566,6 +570,7 @@ _SHAPES_OF_CONTRIB: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
     "Attention": _packed_attention,
     "MultiHeadAttention": _cross_attention,
     **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), _same),
+    "FusedMatMul": _matmul,
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _norm_of_sum),
 }
 """Operators of ONNX Runtime that fusions write (`passes/fusion`)."""

@@ -70,6 +70,14 @@ FUSIONS: tuple[Fusion, ...] = (
         withheld="no device has run either in 16 bits: their rounding is unmeasured, and they have no price",
     ),
     Fusion(
+        "FusedMatMul",
+        ("com.microsoft::FusedMatMul",),
+        "contrib",
+        13,
+        "attention's products read rows as they lie, without Transposes, biases and guards of scores around them",
+        frozenset(("Softmax",)),
+    ),
+    Fusion(
         "LayerNormalization",
         ("LayerNormalization",),
         "standard",

@@ -388,7 +388,8 @@ class DecidingOptions:
         metavar="X",
         read=number,
         text="Keep a node in float32 if a value that it reads or computes is larger than X on the inputs, made-up ones "
-        "included. Default: no such threshold.",
+        "included. Default: 65504, which float16 holds, where a level or policy other than auto decides for a target "
+        "that builds engines (tensorrt, tensorrt-rtx); no such threshold elsewhere, nor with inf.",
         held_as=("number",),
         in_recipes=False,
     )
@@ -507,10 +508,12 @@ class DecidingOptions:
         text="Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own "
         "operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases "
         "before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; only for "
-        "targets `cuda`, `cpu`, `webgpu`. A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
-        "Names: `Attention`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`, "
-        "`com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`. "
-        "One that the target lacks, or computes wrongly, is left out. What your lists name stays as it is, and so do "
+        "targets `cuda`, `cpu`, `webgpu`. Attention that stays in pieces gets products that read rows as they lie "
+        "(`FusedMatMul`). A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. "
+        "Names: `Attention`, `FusedMatMul`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, "
+        "`Gelu`, `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, "
+        "`BiasGelu`. One that the target lacks, or computes wrongly, is left out, and so is a small attention that is "
+        "predicted to be faster without. What your lists name stays as it is, and so do "
         "nodes of which a region holds only some. Default: at level auto and O2 of policy paddle, for target `cuda`, "
         "`contrib` without those that no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also "
         "`com.microsoft::Gelu` and `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for "

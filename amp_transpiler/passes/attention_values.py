@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.graph.constness import constant_array, constant_tensor
 from amp_transpiler.graph.evaluate import evaluate
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.graph.walk import is_used
@@ -54,8 +54,8 @@ def turns(node: ir.Node | None, order: tuple[int, ...]) -> bool:
 
 def number_of(value: ir.Value | None) -> float | None:
     """Return the only element of a constant."""
-    array = constant_array(value)
-    return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind == "f" else None
+    array = _only_element(value)
+    return float(array.reshape(())) if array is not None and array.dtype.kind == "f" else None
 
 
 def repeated_number(value: ir.Value | None) -> float | None:
@@ -71,6 +71,12 @@ def repeated_number(value: ir.Value | None) -> float | None:
     return 0.0 if filler is None else float(np.asarray(filler.as_tensor().numpy()).reshape(()))
 
 
+def _only_element(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant of one element; others are not read, since they may be large."""
+    tensor = constant_tensor(value)
+    return None if tensor is None or tensor.size != 1 else np.asarray(tensor.numpy())
+
+
 def factor_of(value: ir.Value | None, sizes: Sizes) -> float | None:
     """Return the number that a value always is, also where it is computed from sizes, as the root of a head's size."""
     number = number_of(value)
@@ -81,9 +87,8 @@ def factor_of(value: ir.Value | None, sizes: Sizes) -> float | None:
 
 
 def _evaluated(value: ir.Value | None, sizes: Sizes, depth: int) -> np.ndarray | None:
-    array = constant_array(value) if value is not None else None
-    if array is not None or value is None:
-        return array if array is None or array.size == 1 else None
+    if value is None or constant_tensor(value) is not None:
+        return _only_element(value)
     content = sizes.content(value)
     if content is not None and len(content) == 1:
         return np.asarray(content, np.int64) if isinstance(content[0], int) else None

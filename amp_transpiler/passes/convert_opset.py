@@ -69,9 +69,8 @@ class ConvertOpset(Pass[PassResult]):
             set_standard_opset(model, target)
             logger.info("opset %d -> %d: no operator of the model changes", source, target)
             return PassResult(model, modified=True)
-        before = to_proto_without_weights(model)
         copy = model.clone()
-        edited = _adapt(copy, source, target, _InferredFacts(before))
+        edited = _adapt(copy, source, target, _InferredFacts(model))
         set_standard_opset(copy, target)
         _check(model, copy, source, target)
         install(model, copy)
@@ -116,9 +115,13 @@ def _adapt_node(node: ir.Node, source: int, target: int, names: NameAllocator, f
 
 
 class _InferredFacts:
-    """Element types and numbers of axes, as declared or, failing that, as ONNX infers them from the whole model."""
+    """Element types and numbers of axes, as declared or, failing that, as ONNX infers them from the whole model.
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    Args:
+        model: as it is before any node is adapted; read once something is not declared.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._types: dict[str, onnx.TypeProto] | None = None
 
@@ -138,7 +141,7 @@ class _InferredFacts:
 
     def _inferred(self, value: ir.Value) -> onnx.TypeProto.Tensor | None:
         if self._types is None:
-            self._types = _infer_types(self._model)
+            self._types = _infer_types(to_proto_without_weights(self._model))
         type_proto = self._types.get(str(value.name))
         return type_proto.tensor_type if type_proto is not None and type_proto.HasField("tensor_type") else None
 

@@ -15,8 +15,9 @@ __all__ = ["NodeBuilder", "set_input"]
 class NodeBuilder:
     """Puts nodes in front of one node, its anchor, named after it and carrying its metadata.
 
-    Operators are of ONNX's own domain. `become` ends a rewriting: the anchor itself turns into the last operator, so
-    that its output stays the same value, with its name, its readers in every scope, and its place among graph outputs.
+    Operators are of ONNX's own domain unless another is named. `become` ends a rewriting: the anchor itself turns into
+    the last operator, so that its output stays the same value, with its name, its readers in every scope, and its place
+    among graph outputs.
     """
 
     def __init__(self, anchor: ir.Node, names: NameAllocator) -> None:
@@ -30,9 +31,10 @@ class NodeBuilder:
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, object] | None = None,
         dtype: ir.DataType | None = None,
+        domain: str = "",
     ) -> ir.Value:
         """Return the output of a new node; `dtype` is its element type where the caller knows it."""
-        (output,) = self.nodes(op_type, inputs, 1, attributes, dtype)
+        (output,) = self.nodes(op_type, inputs, 1, attributes, dtype, domain)
         return output
 
     def nodes(
@@ -42,13 +44,14 @@ class NodeBuilder:
         outputs: int,
         attributes: Mapping[str, object] | None = None,
         dtype: ir.DataType | None = None,
+        domain: str = "",
     ) -> list[ir.Value]:
         """Return the outputs of a new node; `dtype` is their element type where the caller knows it."""
         name = self._names.fresh(f"{self._prefix}/{op_type}")
         type_ = None if dtype is None else ir.TensorType(dtype)
         results = [ir.Value(name=self._names.fresh(f"{name}_output"), type=type_) for _ in range(outputs)]
         node = ir.Node(
-            "",
+            domain,
             op_type,
             inputs,
             _attributes(attributes),
@@ -68,6 +71,16 @@ class NodeBuilder:
         tensor = ir.Tensor(array, dtype=dtype) if dtype is not None else ir.tensor(array)
         value = self.node("Constant", [], {"value": tensor}, tensor.dtype)
         value.shape = ir.Shape(array.shape)
+        return value
+
+    def weight(self, name: str, array: np.ndarray) -> ir.Value:
+        """Return a new initializer of the anchor's graph: a constant that is stored apart from its nodes."""
+        graph = self.anchor.graph
+        assert isinstance(graph, ir.Graph), "functions have no initializers"
+        value = ir.Value(name=self._names.fresh(name))
+        value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+        value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
+        graph.register_initializer(value)
         return value
 
     def become(

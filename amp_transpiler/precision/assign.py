@@ -212,8 +212,8 @@ class _Assigner:
         self.masks, self._unsafe, self._wholes = NO_MASKS, dict[ir.Node, Reason](), []
         if policy.numerics != "ignore":
             self._judge()
-        elif policy.drop_islands != "none" and not (policy.target.builds_engines and policy.low is FLOAT16):
-            self._unsafe = self._positions()
+        else:
+            self._unsafe = {**self._positions(), **self._written_moments()}
         self._seen = self._seen_ranges()
         self.missing_kernels: dict[str, int] = {}
         self.without_form: list[ir.Node] = []
@@ -312,7 +312,7 @@ class _Assigner:
         from amp_transpiler.cost.fused_patterns import NORMALISATION, Match, matches
         from amp_transpiler.precision.known_shapes import KnownShapes
         from amp_transpiler.precision.near_zero import near_zero
-        from amp_transpiler.precision.numerics import from_integers, normalisations, unsafe_nodes
+        from amp_transpiler.precision.numerics import exact_positions, from_integers, normalisations, unsafe_nodes
         from amp_transpiler.precision.range_growth import GROWS, degrees, growing, touches_growing
         from amp_transpiler.precision.size_chains import size_chains
 
@@ -334,16 +334,16 @@ class _Assigner:
         grown = growing(model, nodes, KnownShapes(model, {}))
         readers = (node for node in nodes if touches_growing(node, grown)) if grown else ()
         powers = degrees(nodes) if self._shown_ranges() is not None else {}
+        exact = exact_positions(counting) if is_compared and self._policy.low is BFLOAT16 else counting
         grows = {
             node: GROWS
             for node in readers
-            if node not in self.masks.nodes
-            and not (is_compared and self._is_shown_safe(node, counting, powers, _LONGER))
+            if node not in self.masks.nodes and not (is_compared and self._is_shown_safe(node, exact, powers, _LONGER))
         }
         unsafe = {
             node: reason
             for node, reason in reasons.items()
-            if node in sizing or node in grows or not self._is_shown_safe(node, counting, powers, self._policy.headroom)
+            if node in sizing or node in grows or not self._is_shown_safe(node, exact, powers, self._policy.headroom)
         }
         self._unsafe = {**grows, **steep, **unsafe}
 
@@ -373,18 +373,32 @@ class _Assigner:
         """Whether the ranges that data show have a say about what is unsafe by its nature."""
         return self._policy.numerics in ("shown", "compared")
 
+    def _written_moments(self) -> dict[ir.Node, Reason]:
+        """Find written-out means in bfloat16, for an engine's builder, which fuses the casts around them."""
+        if not self._policy.target.builds_engines or self._policy.low is not BFLOAT16:
+            return {}
+        from amp_transpiler.precision.written_moments import written_moments  # for these targets only
+
+        return dict(written_moments(in_order(self._model.graph)))
+
     def _positions(self) -> dict[ir.Node, Reason]:
         """Find what is computed only from integers with a node that has no low form, such as a Range.
 
         Each of its results would be cast, and none is where the chain stays in float32 up to where it meets features.
-        An engine's builder fuses casts, and float16 counts to 2048: there nobody asks.
+        An engine's builder fuses casts, and float16 counts to 2048: there nobody asks. In bfloat16, which counts to
+        256, positions are asked about that must be exact.
         """
-        from amp_transpiler.precision.numerics import from_integers
+        policy = self._policy
+        if policy.drop_islands == "none" or (policy.target.builds_engines and policy.low is FLOAT16):
+            return {}
+        from amp_transpiler.precision.numerics import exact_positions, from_integers
 
         reasons: dict[ir.Node, Reason] = {}
         high: set[ir.Value | None] = set()
-        for node in from_integers(list(in_order(self._model.graph))):
-            if node.op_type == "Cast":
+        counting = list(from_integers(list(in_order(self._model.graph))))
+        asked = exact_positions(counting) if policy.target.builds_engines else counting
+        for node in counting:
+            if node.op_type == "Cast" or node not in asked:
                 continue
             if self._constraint(node).form is None or any(value in high for value in node.inputs):
                 high.update(node.outputs)

@@ -113,6 +113,7 @@ class Constraints:
         opset: int | None = None,
         inputs: frozenset[int] | None = None,
         anywhere: bool = False,
+        kind: Kind | None = None,
     ) -> Constraint:
         """Return the constraint of a node.
 
@@ -121,11 +122,12 @@ class Constraints:
             opset: judge at this version of ONNX's domain instead of the program's own.
             inputs: look for the low form in which exactly these inputs are low; None: that with the most low slots.
             anywhere: a kernel of the provider that the target falls back to will do.
+            kind: that of the node at this version, where it is known.
         """
         if opset is None or not is_standard(node):
-            kind, imports = kind_of(node, opset_of(self._model, node.domain)), self.imports()
+            kind, imports = kind or kind_of(node, opset_of(self._model, node.domain)), self.imports()
         else:
-            kind, imports = kind_of(node, opset), self.imports(opset)
+            kind, imports = kind or kind_of(node, opset), self.imports(opset)
         constraint = self._of_kind(kind, imports, inputs, anywhere)
         high = self._float32_inputs.get(operator_name(node)) if self._float32_inputs else None
         if high is None or constraint.form is None or not constraint.form.inputs & high:

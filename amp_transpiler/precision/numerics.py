@@ -22,7 +22,7 @@ import onnx_ir as ir
 from amp_transpiler.graph.constness import constant_of, is_pow_of_two
 from amp_transpiler.graph.dtypes import LOW_DTYPES, LowFormat
 from amp_transpiler.graph.walk import control_ports, has_bodies, in_order
-from amp_transpiler.ops.kinds import BOUNDED, CAPPED, ROOT, SCATTER, SQUARES, SUM
+from amp_transpiler.ops.kinds import BOUNDED, CAPPED, MOVEMENT, ROOT, SCATTER, SQUARES, SUM
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.table import column, operator_table
 from amp_transpiler.precision.constraints import is_float32
@@ -42,6 +42,7 @@ UNSAFE: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Operator -> the reason why it is unsafe, and the formats in which it is."""
 
+_LINEAR = MOVEMENT | {"Add", "Cast", "Div", "Mul", "Neg", "Range", "Sub", "Where"}  # of positions
 _WEIGHT_ELEMENTS = 1024  # a matrix of at least this size counts as weights; rotary frequencies have 32 to 128
 
 
@@ -235,6 +236,24 @@ def from_integers(nodes: list[ir.Node]) -> Iterator[ir.Node]:
                 continue
         derived.update(node.outputs)
         yield node
+
+
+def exact_positions(counting: Iterable[ir.Node]) -> set[ir.Node]:
+    """Return the nodes of index arithmetic whose results must be exact: a function, a comparison or an index follows.
+
+    What is only moved, shifted and scaled until it meets features is rounded there, whatever it was before.
+
+    Args:
+        counting: nodes of `from_integers`, in the order of execution.
+    """
+    exact: set[ir.Node] = set()
+    for node in reversed(list(counting)):
+        uses = (use.node for value in node.outputs for use in value.uses())
+        readers = [reader for reader in uses if reader.op_type not in ("Shape", "Size")]  # these read no number
+        counts = any(not any(map(is_float32, reader.outputs)) for reader in readers)
+        if counts or node.op_type not in _LINEAR or any(reader in exact for reader in readers):
+            exact.add(node)
+    return exact
 
 
 def _applies_weights(node: ir.Node) -> bool:

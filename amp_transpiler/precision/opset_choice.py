@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import BFLOAT16, LowFormat
-from amp_transpiler.graph.node_kind import Kind, kind_of
+from amp_transpiler.graph.node_kind import Kind, kind_at, kind_of
 from amp_transpiler.graph.walk import all_nodes, has_bodies
 from amp_transpiler.ops.kinds import COMPUTE
 from amp_transpiler.ops.names import is_standard
@@ -94,10 +94,12 @@ class _Group:
     """The nodes of one kind: whether they can be low or lose their kernel is the same for all.
 
     Attributes:
+        kind: theirs, at the program's own opset.
         nodes: the nodes.
         wanted: those that the rules would make low.
     """
 
+    kind: Kind
     nodes: list[ir.Node]
     wanted: _Count
 
@@ -171,7 +173,8 @@ def _groups(model: ir.Model, opset: int, can_lower: Callable[[ir.Node], bool]) -
     groups: dict[Kind, _Group] = {}
     for node in all_nodes(model):
         if is_standard(node) and touches_float32(node) and not has_bodies(node):
-            group = groups.setdefault(kind_of(node, opset), _Group([], _Count()))
+            kind = kind_of(node, opset)
+            group = groups.setdefault(kind, _Group(kind, [], _Count()))
             group.nodes.append(node)
             if can_lower(node):
                 group.wanted += _Count(int(node.op_type in COMPUTE), 1)
@@ -180,8 +183,9 @@ def _groups(model: ir.Model, opset: int, can_lower: Callable[[ir.Node], bool]) -
 
 def _can_be_low(groups: list[_Group], constraints: Constraints, opset: int) -> _Count:
     """Count the nodes that can be low at `opset`."""
-    low = (group.wanted for group in groups if constraints.of(group.nodes[0], opset=opset).form is not None)
-    return sum(low, _Count())
+    kinds = ((group, kind_at(group.kind, opset)) for group in groups)
+    forms = ((group, constraints.of(group.nodes[0], opset=opset, kind=kind).form) for group, kind in kinds)
+    return sum((group.wanted for group, form in forms if form is not None), _Count())
 
 
 def _candidates(groups: list[_Group], model_opset: int, target: Target) -> Iterator[int]:

@@ -96,6 +96,7 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "numerics": {
             "after-large-constant": "its input may be beyond float16's range: it was computed with a mask or another "
             "large constant",
+            "difference-of-squares": "a variance as a difference of squares, of which bfloat16 keeps few digits",
             "grows": "it grows with an open size: a longer input leaves the range, whatever shorter ones show",
             "index": "index arithmetic: computed only from integers",
             "near-zero": "{operator} is steep near zero: {fault}",
@@ -111,6 +112,7 @@ SUBJECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "square": "a square that is summed may leave the range",
             "square-sum": "a sum of squares",
             "unsafe-operator": "{effect}",
+            "written-mean": "a mean to subtract, as a sum and its quotient: bfloat16 would round both, and the count",
         },
         "neighbours": {
             "held": "it is decided with '{node}', which is float32: {fault}",

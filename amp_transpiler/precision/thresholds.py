@@ -1,4 +1,4 @@
-"""Keeps nodes float32 whose values, constants or sums are beyond a threshold that the user set."""
+"""Keeps nodes float32 whose values, constants or sums are beyond a threshold: the user's, or the range of an engine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.graph.dtypes import LowFormat
+from amp_transpiler.graph.walk import in_order
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.reasons import Reason
 
 if TYPE_CHECKING:
     from amp_transpiler.precision.evidence import TensorRange
 
-__all__ = ["ThresholdFaults", "Thresholds", "checked_thresholds"]
+__all__ = ["ThresholdFaults", "Thresholds", "checked_thresholds", "masks_limited"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The user's thresholds; infinite for none.
+    """Thresholds; infinite for none.
 
     Attributes:
         data_max: the largest magnitude of what a node reads and computes.
@@ -63,10 +65,32 @@ def checked_thresholds(data_max: Any, init_max: Any, depth: Any, *, decides: boo
             raise OptionError(f"{name} is {value!r}: expected a number above 0, such as 512")
         if not decides:
             raise OptionError(f"{name} has no meaning where nothing becomes low: drop it, or choose another level")
-    if data_max is not None and not runs:
+    if data_max is not None and data_max < math.inf and not runs:
         raise OptionError("data_max needs the ranges of values, which only runs show: drop it, or verify")
     limits = [math.inf if value is None else float(value) for value in options.values()]
     return Thresholds(limits[0], limits[1], limits[2])
+
+
+def masks_limited(model: ir.Model, seen: Mapping[str, TensorRange], low: LowFormat) -> Mapping[str, TensorRange]:
+    """Return the ranges with those of masks as the low format will have them: at most its largest number.
+
+    Args:
+        model: the typed program that ran.
+        seen: value -> the range that data showed.
+        low: the low format.
+    """
+    if all(each.largest <= low.max for each in seen.values()):
+        return seen
+    from amp_transpiler.precision.masks import find_masks  # few programs have values beyond the format
+    from amp_transpiler.precision.numerics import from_integers
+
+    nodes = list(in_order(model.graph))
+    integers = {value for node in from_integers(nodes) for value in node.outputs}
+    masks = {str(value.name) for value in find_masks(nodes, RangeFaults(low), integers).values}
+    limited = {
+        name: dataclasses.replace(seen[name], largest=min(seen[name].largest, low.max)) for name in masks & set(seen)
+    }
+    return {**seen, **limited}
 
 
 class ThresholdFaults:

@@ -28,6 +28,7 @@ from amp_transpiler.targets import CUDA
 from amp_transpiler.training_passes import (
     CPU_WORTH,
     CUDA_WORTH,
+    AffineRows,
     AttentionSums,
     BiasColumns,
     BiasGradients,
@@ -61,6 +62,7 @@ from amp_transpiler.training_passes import (
     ScaleInLow,
     SplitRows,
     SumByProducts,
+    SumSlopes,
     WeightGradients,
     Worth,
     WriteInPlace,
@@ -165,7 +167,8 @@ def split_large(model: ir.Model, *, tensor_cores: bool = False) -> None:
         leaner = [DeadKeyBiases(), MoveRowFactors(float32=True), RoundSlopes(), PadClasses()]
         means = CentreByProducts() if is_low else MeanByProducts()
         biases = [BiasColumns(), BiasGradients()]
-        PassManager([*leaner, means, *biases, ScaleGradients(), FuseUpdates(), PositionsFirst()])(model)
+        PassManager([*leaner, means, *biases, ScaleGradients(), PositionsFirst()])(model)
+        PassManager([SumSlopes(), AffineRows(), FuseUpdates()])(model)
     if is_low:
         PassManager([CastTogether(), SplitRows()])(model)
     PassManager([PointwiseProducts(), FuseProducts(), WriteInPlace()])(model)

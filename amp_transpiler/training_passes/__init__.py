@@ -6,6 +6,7 @@ from amp_transpiler.lazy import lazy_names
 
 if TYPE_CHECKING:
     from amp_transpiler.training_passes.add_in_place import AddInPlace as AddInPlace
+    from amp_transpiler.training_passes.affine_rows import AffineRows as AffineRows
     from amp_transpiler.training_passes.attention_sums import AttentionSums as AttentionSums
     from amp_transpiler.training_passes.bias_columns import BiasColumns as BiasColumns
     from amp_transpiler.training_passes.bias_gradients import BiasGradients as BiasGradients
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.split_rows import SplitRows as SplitRows
     from amp_transpiler.training_passes.split_scatters import SplitScatters as SplitScatters
     from amp_transpiler.training_passes.sum_by_products import SumByProducts as SumByProducts
+    from amp_transpiler.training_passes.sum_slopes import SumSlopes as SumSlopes
     from amp_transpiler.training_passes.weight_gradients import (
         Formulation as Formulation,
         WeightGradients as WeightGradients,

@@ -22,9 +22,9 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
+from amp_transpiler.graph.contrib_node import CONTRIB, contrib
 from amp_transpiler.ops.schema import signature
 from amp_transpiler.training_passes.batch_norm_views import affine as affine_of_data
-from amp_transpiler.training_passes.contrib_node import CONTRIB, contrib
 
 __all__ = ["Rows", "affine", "can_be_rows", "gradients", "normalise"]
 

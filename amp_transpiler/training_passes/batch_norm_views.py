@@ -26,8 +26,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
+from amp_transpiler.graph.contrib_node import contrib
 from amp_transpiler.graph.dtypes import LOW_DTYPES
-from amp_transpiler.training_passes.contrib_node import contrib
 
 __all__ = ["Batch", "ChannelSums", "affine", "gradients", "scaled", "statistics"]
 

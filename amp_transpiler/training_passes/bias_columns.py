@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.cost.products import ALIGNED
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.match import Binding, bindings, only_read_within, parse_form
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["BiasColumns"]
 

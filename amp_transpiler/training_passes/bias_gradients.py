@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["BiasGradients"]
 

@@ -8,13 +8,13 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.match import Binding, bindings, parse_form
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["CentreByProducts"]
 

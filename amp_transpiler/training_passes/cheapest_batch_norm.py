@@ -10,12 +10,12 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.training_passes import batch_norm_rows
 from amp_transpiler.training_passes.batch_norm_forms import BatchNormForm, ConvolutionSizes, NormalizedBatch
 from amp_transpiler.training_passes.batch_norm_views import Batch
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 from amp_transpiler.training_passes.pointwise_moments import Moments, summed_products
 
 __all__ = ["cheapest_form"]

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.cost.padded_products import padded_width
 from amp_transpiler.cost.products import ALIGNED
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["ClassColumns", "Exit", "class_columns", "saves_time"]
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.match import Binding, bindings, only_read_within, parse_form
 from amp_transpiler.graph.names import NameAllocator
@@ -15,9 +16,8 @@ from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.training_passes.batch_norm_views import affine
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
-__all__ = ["FuseUpdates"]
+__all__ = ["FuseUpdates", "times_plus"]
 
 _FORM = parse_form("Add(Mul(tensor, slope), shift)")
 _OPSET = 17  # any from which the operators have these attributes
@@ -61,7 +61,7 @@ def _fits(shifted: Binding) -> bool:
     if not _channels(operands):
         return False
     inputs = [(ir.DataType.FLOAT, shape_of(value)) for value in operands]
-    return seconds_of_form(_in_one, inputs, _OPSET) < seconds_of_form(_in_two, inputs, _OPSET)
+    return seconds_of_form(times_plus, inputs, _OPSET) < seconds_of_form(_in_two, inputs, _OPSET)
 
 
 def _operands(shifted: Binding) -> list[ir.Value]:
@@ -77,7 +77,7 @@ def _is_column(value: ir.Value, shape: tuple[int, ...]) -> bool:
 def _rewrite(model: ir.Model, shifted: Binding, names: NameAllocator) -> None:
     node = shifted.last
     builder = GraphBuilder(model, before=node, names=names, metadata=node.metadata_props, prefix=f"{node.name}/")
-    take_over(node.outputs[0], _in_one(builder, _operands(shifted)), names)
+    take_over(node.outputs[0], times_plus(builder, _operands(shifted)), names)
     model.graph.remove(sorted(shifted.nodes, key=lambda each: each is not node), safe=True)
 
 
@@ -87,8 +87,11 @@ def _in_two(builder: GraphBuilder, operands: Sequence[ir.Value]) -> ir.Value:
     return builder.add(builder.mul(tensor, slope), shift)
 
 
-def _in_one(builder: GraphBuilder, operands: Sequence[ir.Value]) -> ir.Value:
-    """Write the normalisation of channels that have mean 0 and deviation 1."""
+def times_plus(builder: GraphBuilder, operands: Sequence[ir.Value]) -> ir.Value:
+    """Return a tensor times a number plus another, each one for all or for each row of a matrix, by one kernel.
+
+    It is the normalisation of channels that have mean 0 and deviation 1.
+    """
     tensor, *numbers = operands
     shape, channels = shape_of(tensor), _channels(operands)
     slope, shift = (_by_channel(builder, value, channels) for value in numbers)

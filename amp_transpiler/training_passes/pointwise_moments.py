@@ -27,9 +27,9 @@ import onnx_ir as ir
 
 from amp_transpiler.cost.products import ALIGNED
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
+from amp_transpiler.graph.contrib_node import contrib
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.training_passes.batch_norm_views import ChannelSums
-from amp_transpiler.training_passes.contrib_node import contrib
 
 __all__ = ["LayerGradients", "Moments", "summed_products"]
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.cost.forms import Tensor
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.contrib_node import contrib
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.contrib_node import contrib
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["PointwiseProducts"]
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.walk import has_bodies
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.precision.min_cut import CutProblem, Tensor, minimum_cut
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 from amp_transpiler.training_passes.row_order import Rows, keeps_order
 
 __all__ = ["PositionsFirst"]

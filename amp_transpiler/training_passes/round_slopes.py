@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.cost.form_prices import seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.cross_entropy import label_logarithms
 from amp_transpiler.graph.dtypes import LOW_DTYPES
@@ -17,7 +18,6 @@ from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.form_prices import seconds_of_form
 
 __all__ = ["RoundSlopes"]
 

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.builder import is_static, shape_of
 from amp_transpiler.graph.constness import constant_of
+from amp_transpiler.graph.contrib_node import CONTRIB
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.training_passes.contrib_node import CONTRIB
 
 __all__ = ["Layout", "Rows", "keeps_order"]
 

@@ -22,6 +22,7 @@ from amp_transpiler.precision.evidence import Evidence
 from amp_transpiler.precision.frontier import Frontier, Point
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.settled_decisions import settled_by
+from amp_transpiler.precision.thresholds import masks_limited
 from amp_transpiler.program.program import Program
 from amp_transpiler.report import FrontierPoint, OutputComparison
 from amp_transpiler.runtime.ort import error_text
@@ -148,13 +149,15 @@ def _low_share(assignment: Assignment) -> float:
 
 
 def _with_thresholds(conversions: Conversions, notes: list[str]) -> Conversions:
-    """Return the same with the ranges that the user's threshold of magnitudes is held against, where there is one."""
+    """Return the same with the ranges that a threshold of magnitudes is held against, where there is one."""
     if not conversions.policy.thresholds.needs_data:
         return conversions
     with conversions.phase("calibrate"):
         ranges = _ranges_seen(conversions, notes)
-    thresholds = dataclasses.replace(conversions.policy.thresholds, seen={} if ranges is None else ranges.ranges)
-    return dataclasses.replace(conversions, policy=dataclasses.replace(conversions.policy, thresholds=thresholds))
+    policy = conversions.policy
+    seen = {} if ranges is None else masks_limited(conversions.prepared.model, ranges.ranges, policy.low)
+    thresholds = dataclasses.replace(policy.thresholds, seen=seen)
+    return dataclasses.replace(conversions, policy=dataclasses.replace(policy, thresholds=thresholds))
 
 
 def _fuller(conversions: Conversions, policy: Policy, *, limited: bool) -> Measured | None:

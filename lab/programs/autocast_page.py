@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["is_behind", "page"]
+__all__ = ["is_behind", "is_worse", "page"]
 
 Record = Mapping[str, Any]
 OURS = ("auto", "O2")
@@ -109,6 +109,14 @@ def is_behind(row: Record, way: str) -> bool:
     )
 
 
+def is_worse(row: Record, way: str) -> bool:
+    """Whether a conversion of ours has an error beyond level auto's limit, and above AutoCast's if it has a file."""
+    ours, theirs = _of_way(row, way), _of_way(row, "AutoCast")
+    if ours.get("error") is None or _error(ours) <= LIMITS[_format(row)][0]:
+        return False
+    return theirs.get("error") is None or _error(ours) > _error(theirs) * SAME_ERROR
+
+
 def _is_smaller(ours: Record, theirs: Record, sample: str, margin: float = 0.0) -> bool:
     return _error(ours, sample) * SAME_ERROR + margin < _error(theirs, sample)
 
@@ -144,7 +152,7 @@ def _sums(rows: Sequence[Record]) -> Iterator[str]:
     converted = sum("seconds" in _of_way(row, "AutoCast") for row in taken)
     yield (
         f"Of {len(rows)} models the builder takes {len(taken)} in float32. AutoCast converts {converted} of these. All "
-        f"but the first line of the table is about the {len(common)} of which every file is built."
+        f"but the first and the last line of the table is about the {len(common)} of which every file is built."
     )
     yield ""
     yield _line("", WAYS)
@@ -164,6 +172,9 @@ def _sums(rows: Sequence[Record]) -> Iterator[str]:
     yield from _beside_tenth(unverified, seconds["AutoCast"])
     behind = [sum(is_behind(row, way) for row in common) for way in OURS]
     yield _line("smaller share than AutoCast's at no smaller error", ["", *behind])
+    worse = [sum(is_worse(row, way) for row in taken) for way in OURS]
+    wrong = f"error beyond {LIMITS[_format(rows[0])][0]:.1%} and above AutoCast's, or where that has no file"
+    yield _line(f"{wrong}, of {len(taken)}", ["", *worse])
 
 
 def _beside_tenth(unverified: Mapping[str, Sequence[float]], theirs: Sequence[float]) -> Iterator[str]:

@@ -100,8 +100,8 @@ def _feeds(inputs: str) -> Feeds:
 
 
 def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    ended = (resource.getrusage(which) for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in ended)
 
 
 def main(tool: str, source: str, inputs: str, target: str, limit: str, low: str = "float16") -> None:

@@ -83,7 +83,11 @@ ROWS = {
     ),
     "stacks of different height": (
         "(float[64,64] x, float[2,64,64] w) => (float[2,64,64] y) { y = MatMul (x, w) }",
-        "Pointers to matrices tf32 0 0 3, Batched product tf32 24576 0 1",
+        "Pointers to matrices tf32 0 0 3, Batched product tf32 20480 0 1",
+    ),
+    "a stack of turned matrices by one, which is read once": (
+        f"(float16[2,64,64] x, float16[64,32] w) => (float16[2,64,32] y) {{y = {MS}.FusedMatMul <transA = 1> (x, w) }}",
+        "Batched product float16 14336 0 1",
     ),
     "a vector": (
         "(float[64,64] x, float[64,1] w) => (float[64,1] y) { y = MatMul (x, w) }",

@@ -52,6 +52,19 @@ def test_conversion_rounds_to_nearest_even_like_numpy(low):
     np.testing.assert_array_equal(convert_array(values, low), values.astype(low.numpy))
 
 
+TINY = np.concatenate([array(9000, seed=5, scale=2.0**exponent) for exponent in (-149, -30, -25, -24, -20, -15, -14)])
+BESIDE_TINY = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 7.0, 65519.0, 2.0**-14, 1023.5 * 2.0**-24, -(2.0**-25)], F)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (10, -1), (-1, 2, 5)], ids=str)
+def test_many_tiny_numbers_are_rounded_like_few(shape):
+    values = np.concatenate([TINY, BESIDE_TINY]).reshape(shape)
+    for each in (values, values.T, np.abs(values)):
+        np.testing.assert_array_equal(
+            convert_array(each, FLOAT16).view(np.uint16), each.astype(np.float16).view(np.uint16)
+        )
+
+
 CONVERTED = {
     # values, and what they are in float16
     "ties go to even": ([2049.0, 2051.0], [2048.0, 2052.0]),

@@ -3,7 +3,7 @@
 import pytest
 
 import bench_autocast
-from programs.autocast_page import is_behind, page
+from programs.autocast_page import is_behind, is_worse, page
 
 
 def made(share, error, **further):
@@ -54,6 +54,23 @@ def test_other_levels_count_where_theirs_is_beyond_the_limit(ours, theirs, expec
     for way, (levels, quiet) in (("auto", ours), ("AutoCast", theirs)):
         counted["ways"][way] |= {"levels": levels, "quiet": quiet}
     assert is_behind(counted, "auto") is expected
+
+
+# errors of ours and of theirs -> is ours worse?
+WORSE = {
+    "within the limit": (0.02, 0.001, False),
+    "beyond it, and above theirs": (0.05, 0.03, True),
+    "beyond it, as theirs": (0.05, 0.05, False),
+    "theirs has no file": (0.05, None, True),
+    "within the limit without theirs": (0.01, None, False),
+    "theirs is infinite": (0.05, "infinite", False),
+    "unknown": (None, 0.001, False),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs", "expected"), WORSE.values(), ids=WORSE)
+def test_where_ours_is_worse(ours, theirs, expected):
+    assert is_worse(row((0.9, ours), (0.9, theirs)), "auto") is expected
 
 
 def test_the_share_of_a_file_that_is_refused_says_nothing():

@@ -9,6 +9,7 @@ import amp_transpiler as amp
 from amp_transpiler.report import PredictedTimes
 from amp_transpiler.report.as_json import report_as_dict
 from amp_transpiler.report.headline import kept_words, predicted_words
+from tests.passes.attention_forms import FORMS, model as attention_model
 from tests.passes.test_fusion import AFFINE, BLOCK, LAYER_NORM, NORM, RMS, SHAPES, model
 
 
@@ -87,3 +88,18 @@ def test_file_report_and_json_say_what_only_onnx_runtime_has(name, tmp_path):
     assert list(report.needs_onnxruntime) == report_as_dict(report)["needs_onnxruntime"] == operators
     needs = "; the result needs ONNX Runtime, whose own operators are among them"
     assert any(note.endswith(needs) for note in report.notes) is bool(operators)
+
+
+GUARDED = "the mask chooses scores"  # its rows without any score are an average
+PIECES = {GUARDED: False, "without a mask": True}  # form -> is its attention one operator
+
+
+@pytest.mark.parametrize("form", PIECES)
+def test_a_small_attention_stays_in_pieces_where_that_is_faster(form):
+    is_fused, dims = PIECES[form], {"b": 1, "l": 4}
+    proto = attention_model(FORMS[form][0])
+    report = amp.transpile(proto, fuse="contrib", verify=False, cache=False, prefer="size", dims=dims)
+    fused = {operator.rpartition("::")[2] for operator in report.fused}
+    assert bool(fused & {"Attention", "MultiHeadAttention"}) is is_fused
+    said = "not fused, since the price list says that it is faster without: Attention"
+    assert (said in report.notes) is not is_fused

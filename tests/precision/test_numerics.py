@@ -1,5 +1,7 @@
 """Operators that are unsafe in a low format, judged without data."""
 
+import re
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -12,7 +14,14 @@ from amp_transpiler.graph.types import propagate_types
 from amp_transpiler.graph.walk import in_order
 from amp_transpiler.ops.kinds import BOUNDED, CAPPED, COMPUTE, EXACT, MOVEMENT, SQUARES
 from amp_transpiler.precision.evidence import TensorRange
-from amp_transpiler.precision.numerics import UNSAFE, normalisations, shown_safe, unsafe_nodes
+from amp_transpiler.precision.numerics import (
+    UNSAFE,
+    exact_positions,
+    from_integers,
+    normalisations,
+    shown_safe,
+    unsafe_nodes,
+)
 from amp_transpiler.precision.range_growth import degrees
 from amp_transpiler.precision.ranges import RangeFaults
 from tests import support
@@ -217,6 +226,41 @@ def test_a_mask_is_right_at_auto_wherever_it_is_made(name):
     feeds = {"x": array(2, 4), "c": np.array([[1, 0, 0, 1], [0, 0, 0, 0]], bool), "yes": np.array(True)}
     for level in ("auto", "O2"):
         support.convert(model, feeds, level)
+
+
+COUNT = "[count] i = Range (zero, n, one) [cast] f = Cast <to = 1> (i) [scale] p = Mul (f, two)"
+POSITIONS = {
+    "met by features": (f"{COUNT} [meet] y = Add (x, p)", set()),
+    "moved": (f"{COUNT} [move] q = Reshape (p, shape) [meet] y = Add (x, q)", set()),
+    "a function": (f"{COUNT} [bend] q = Sin (p) [meet] y = Add (x, q)", {"cast", "scale", "bend"}),
+    "a comparison": (f"{COUNT} [compare] b = Less (p, x) [choose] y = Where (b, x, x)", {"cast", "scale"}),
+    "an index": (f"{COUNT} [index] j = Cast <to = 7> (p) [look] y = Gather (x, j)", {"cast", "scale"}),
+    "a size": (f"{COUNT} [size] s = Shape (p) [grow] q = Expand (p, s) [meet] y = Add (x, q)", set()),
+}
+
+
+def counting_model(body):
+    constants = {"zero": 0, "one": 1, "two": np.float32(2), "shape": [4]}
+    read = {name: np.asarray(value) for name, value in constants.items() if re.search(rf"\b{name}\b", body)}
+    return parse(f"(float[4] x, int64 n) => (float[4] y) {{ {body} }}", **read)
+
+
+@pytest.mark.parametrize(("body", "expected"), POSITIONS.values(), ids=POSITIONS)
+def test_positions_that_must_be_exact(body, expected):
+    model = ir.from_proto(counting_model(body))
+    propagate_types(model)
+    assert {node.name for node in exact_positions(from_integers(list(in_order(model.graph))))} == expected
+
+
+@pytest.mark.parametrize("name", ["met by features", "a function"])
+def test_an_engine_counts_in_bfloat16_what_need_not_be_exact(name):
+    """A float32 Range has no bfloat16 form: what follows it would be cast."""
+    floats = "t = Cast <to = 1> (n) [cast] f = Range (two, t, two)"
+    model = counting_model(floats + POSITIONS[name][0].partition("(i)")[2])
+    options = {"level": "O2", "dtype": "bfloat16", "target": "tensorrt", "verify": False, "build": "no"}
+    decided = {row.name: row.precision for row in amp.transpile(model, **options).decisions}
+    assert decided["meet"] == "bfloat16"
+    assert (decided["scale"] == "float32") is (name == "a function")
 
 
 def test_nodes_come_in_the_order_of_execution():

@@ -38,6 +38,44 @@ def test_made_up_inputs_show_ranges_too():
     assert {"grown", "bent"} <= set(high(data_max=30))
 
 
+LOUD = {"x": 300 * array(4, 64)}  # 'b' leaves float16
+TENSORRT = {"level": "O2", "target": "tensorrt", "inputs": LOUD, "build": "no"}
+WITHOUT_WORD = {
+    "an engine": ({}, {"grown", "bent"}),
+    "for RTX": ({"target": "tensorrt-rtx"}, {"grown", "bent"}),
+    "by the rules of another system": ({"level": "auto", "policy": "raf"}, {"grown", "bent"}),
+    "quiet inputs": ({"inputs": SAMPLE}, set()),
+    "the user's threshold": ({"data_max": 1e9}, set()),
+    "no threshold": ({"data_max": float("inf")}, set()),
+    "unverified": ({"inputs": None, "verify": False}, set()),
+    "a format with float32's range": ({"dtype": "bfloat16"}, set()),
+    "ONNX Runtime": ({"target": "cuda"}, set()),
+}
+
+
+@pytest.mark.parametrize(("options", "kept"), WITHOUT_WORD.values(), ids=WITHOUT_WORD)
+def test_what_leaves_float16_stays_float32_in_engines(options, kept):
+    reasons = high(**{**TENSORRT, **options})
+    assert {name for name, reason in reasons.items() if "above --data-max 65504" in reason} == kept
+
+
+def test_a_replayed_recipe_has_no_further_threshold(tmp_path):
+    amp.transpile(parse(MODEL, **WEIGHTS), **TENSORRT | {"inputs": SAMPLE}).save_recipe(tmp_path / "r.toml")
+    again = amp.transpile(parse(MODEL, **WEIGHTS), recipe=tmp_path / "r.toml", inputs=LOUD, build="no")
+    assert {row.precision for row in again.decisions} == {"float16"}
+
+
+MASKED = """(float[4,8] x, bool[4,8] shown) => (float[4,8] y) {
+    [hide] s = Where(shown, x, least) [soft] y = Softmax(s) }"""
+
+
+@pytest.mark.parametrize(("data_max", "kept"), [(None, set()), (1e5, set()), (6e4, {"hide", "soft"})])
+def test_masks_count_as_the_format_has_them(data_max, kept):
+    model = parse(MASKED, least=np.float32(-1e9))
+    sample = {"x": array(4, 8), "shown": np.arange(32).reshape(4, 8) % 3 > 0}
+    assert set(high(model=model, **TENSORRT | {"inputs": sample, "data_max": data_max})) == kept
+
+
 def test_nodes_that_read_large_constants_stay_float32():
     assert high(init_max=512) == {"grown": "constant reaches 700, above --init-max 512"}
     assert high(init_max=512, dtype="bfloat16", target="tensorrt") == high(init_max=512)

@@ -214,3 +214,20 @@ def test_a_spectrum_is_a_product_that_pays_for_its_casts(level):
         parse(text, w=array(16)), None, level=level, target="tensorrt", build="no", disable_amp="before|after"
     )
     assert {row.name: row.precision for row in report.decisions}["spectrum"] == "float16"
+
+
+LISTED = {"tensorrt": ({"x"}, "float16"), "tensorrt-rtx": ({"x"}, "float16"), "cuda": ({"x", "w"}, "float32")}
+
+
+@pytest.mark.parametrize(("target", "expected"), LISTED.items(), ids=LISTED)
+def test_initializers_that_are_inputs_are_weights_of_an_engine(target, expected):
+    """From IR version 4 on callers of ONNX Runtime may override them, but nobody can in an engine."""
+    model = parse("(float[2,8] x) => (float[2,8] y) { y = MatMul(x, w) }", w=array(8, 8))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [8, 8]))
+    report = amp.transpile(model, level="O2", target=target, verify=False, build="no")
+    graph = report.program.to_onnx().graph
+    types = {tensor.name: onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name for tensor in graph.initializer}
+    inputs, stored = expected
+    assert {value.name for value in graph.input} == inputs
+    assert set(types.values()) == {stored}
+    assert any("TensorRT reads all as weights" in note for note in report.notes) is (inputs == {"x"})

@@ -39,6 +39,7 @@ class Fused:
         torn: name of a fusion -> how often it was not done, since a region holds only some of its nodes.
         named: name of a fusion -> how often it was not done, since the user's lists name some of its nodes.
         names: the operators and values that they name.
+        slower: names of fusions that were undone, since the program is predicted to be faster without.
         reason: why nothing was done; empty where something might have been.
     """
 
@@ -47,6 +48,7 @@ class Fused:
     torn: dict[str, int] = dataclasses.field(default_factory=dict)
     named: dict[str, int] = dataclasses.field(default_factory=dict)
     names: tuple[str, ...] = ()
+    slower: tuple[str, ...] = ()
     reason: str = ""
 
 
@@ -140,6 +142,7 @@ class Fuse(Pass[PassResult]):
     def _passes(self) -> list[PassFor]:
         """Return the passes in their order. Attention comes first: it reads products with their biases."""
         from amp_transpiler.passes.fuse_attention import FuseAttention
+        from amp_transpiler.passes.fusion.attention_products import FuseAttentionProducts
         from amp_transpiler.passes.fusion.bias_gelus import FuseBiasGelus
         from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
         from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
@@ -147,8 +150,10 @@ class Fuse(Pass[PassResult]):
         names, restrictions = self._names, self._restrictions
         sizes_of = functools.cache(Sizes)  # to work them out takes longer than to fuse
         attention = PassFor(_ATTENTIONS, lambda: FuseAttention(restrictions))
+        products = PassFor(_SOFTMAXES, lambda: FuseAttentionProducts(restrictions))
         return [
             *([attention] if "Attention" in names else ()),
+            *([products] if "FusedMatMul" in names else ()),
             PassFor(_WRITTEN_OUT, lambda: FuseWrittenOut(names, restrictions, sizes_of)),
             PassFor(_NORMS, lambda: FuseSkipNorms(names, sizes_of, gemms=True, restrictions=restrictions)),
             PassFor(_GELUS, lambda: FuseBiasGelus(names, restrictions, sizes_of)),
@@ -174,6 +179,7 @@ _TYPES = frozenset(operator.rpartition("::")[2] for operator in _OPERATORS)
 
 # Operators without which a pass has nothing to do.
 _ATTENTIONS = frozenset({"Softmax", "Attention"})
+_SOFTMAXES = frozenset({"Softmax"})
 _WRITTEN_OUT = frozenset({"Sqrt", "Erf", "Tanh"})
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _GELUS = frozenset({"Gelu", "FastGelu"})

@@ -99,26 +99,27 @@ class FuseWrittenOut(Pass[PassResult]):
         """
         names = self._names
         if {"ReduceMean", "Sqrt"} <= set(kinds):
-            yield from self._norms(self._sizes_of(graph))
+            yield from self._norms(graph)
         if "Erf" in kinds and (name := _first(names, "Gelu", "com.microsoft::Gelu")):
             yield self._gelus(name, _BY_ERF, graph)
         if "Tanh" in kinds and (name := _first(names, "Gelu", "FastGelu")):
             yield self._gelus(name, _BY_TANH, graph)
 
-    def _norms(self, sizes: Sizes) -> Iterator[Sequence[Rewrite]]:
+    def _norms(self, graph: ir.Graph) -> Iterator[Sequence[Rewrite]]:
         """Yield the rows of normalisations, those with most nodes first: others end in the middle of theirs.
 
         LayerNormalization comes before root mean square normalisation, of which it is one: of what is centred.
         """
 
         def is_norm(norm: Binding) -> bool:
+            sizes = self._sizes_of(graph)  # worked out for the first match: many graphs have none
             return _has_its_numbers(norm, lambda: sizes) and _is_over_last_axis(norm, sizes)
 
         def is_short(norm: Binding) -> bool:
-            return is_norm(norm) and _width(norm, sizes) <= _MOST_ONES
+            return is_norm(norm) and _width(norm, self._sizes_of(graph)) <= _MOST_ONES
 
         def ones(norm: Binding) -> dict[str, np.ndarray]:
-            return {"ones": np.ones(_width(norm, sizes), np.float32)}
+            return {"ones": np.ones(_width(norm, self._sizes_of(graph)), np.float32)}
 
         if (name := "LayerNormalization") in self._names:
             yield self._rows(name, (*LAYER_NORM, *_SHIFTED), f"{name}(x, scale, shift)", is_norm, _layer_norm)
