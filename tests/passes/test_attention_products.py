@@ -70,10 +70,10 @@ def test_attention_computes_the_same(form, case):
         after = counted(program)
         assert after["FusedMatMul"] == 2
         assert after["Transpose"] < before["Transpose"]
-    given = feeds(3, 4) if case == "other sizes" else feeds()
+    inputs = feeds(3, 4) if case == "other sizes" else feeds()
     if case == "a text of padding alone":
-        given["m"][1] = 0
-    expected, computed = run(proto, given)["y"], run(program, given)["y"]
+        inputs["m"][1] = 0
+    expected, computed = run(proto, inputs)["y"], run(program, inputs)["y"]
     assert np.isfinite(expected).all()
     assert distance(expected, computed) < 2e-6
 
@@ -83,8 +83,8 @@ def test_attention_computes_the_same(form, case):
 def test_known_sizes_change_no_number(form, batch):
     proto = of_size(model(FORMS[form][0]), batch, 16)
     program, _ = written(proto)
-    given = feeds(batch, 16)
-    assert distance(run(proto, given)["y"], run(program, given)["y"]) < 2e-6
+    inputs = feeds(batch, 16)
+    assert distance(run(proto, inputs)["y"], run(program, inputs)["y"]) < 2e-6
 
 
 PLAIN = f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX} y0 = MatMul(o, wo) y = Add(y0, bo)"
@@ -129,20 +129,20 @@ READ_ELSEWHERE = {
 
 @pytest.mark.parametrize("name", READ_ELSEWHERE)
 def test_what_others_read_keeps_its_bias(name):
-    reader, kept = READ_ELSEWHERE[name]
+    reader, biases = READ_ELSEWHERE[name]
     header = "(float[b,l,8] x, float[b,l] m) => (float[b,l,8] y, float[b,l,8] z)"
     proto = model(f"{PLAIN} {reader}", header=header)
     program, result = written(proto)
     assert result.count == 1
     read = {value.name for node in program.model.graph for value in node.inputs if value is not None}
-    assert kept <= read
+    assert biases <= read
     expected, computed = run(proto, feeds()), run(program, feeds())
     assert all(distance(expected[key], computed[key]) < 2e-6 for key in ("y", "z"))
 
 
 def test_what_is_asked_for_its_shape_is_not_computed_twice():
     """Scores stay where somebody asks for their shape; of keys only the product, which keeps its bias."""
-    for value, count, kept in (("s0", 0, True), ("k4", 1, True), ("x", 1, False)):
+    for value, count, has_bias in (("s0", 0, True), ("k4", 1, True), ("x", 1, False)):
         body = f"{PLAIN} shape = Shape({value}) z = Cast<to=1>(shape)"
         header = "(float[b,l,8] x, float[b,l] m) => (float[b,l,8] y, float[r] z)"
         program, result = written(model(body, header=header))
@@ -150,7 +150,7 @@ def test_what_is_asked_for_its_shape_is_not_computed_twice():
         products = counted(program)["MatMul"] + counted(program)["FusedMatMul"]
         assert products == 6, value
         read = {each.name for node in program.model.graph for each in node.inputs if each is not None}
-        assert ("bk" in read) is kept
+        assert ("bk" in read) is has_bias
 
 
 def test_layers_share_masks_and_turned_rows():
