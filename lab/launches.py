@@ -35,8 +35,9 @@ How to read it:
                 feeds and fetches that are not bound to the device. `syncs`: waits of the host for a stream or device.
     copies      those copies by themselves: `way`, `bytes`, the launch that they come `before`, `count`.
     products    matrix products, equal ones once with their `count`: `m`, `n`, `k`, `batch`, `transa`, `transb`, leading
-                dimensions `lda`, `ldb`, `ldc`, and a type for each matrix. Matrices are stored by columns, as cuBLAS
-                has them: a product of ONNX shows with its operands in the other order.
+                dimensions `lda`, `ldb`, `ldc`, steps from one matrix of a batch to the next `step_a`, `step_b`,
+                `step_c` (0 without), and a type for each matrix. Matrices are stored by columns, as cuBLAS has them: a
+                product of ONNX shows with its operands in the other order.
     reductions  what `cudnnReduceTensor` was asked for: `operator`, `type`, the shapes `from` and `to`, `count`.
     cpu_nodes   (`count` alone) nodes that the optimized graph runs on the CPU, and `fused`: operators there that ONNX
                 Runtime made, from the profile of one run: nodes in a loop count as often as they run. A model whose

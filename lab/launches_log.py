@@ -15,7 +15,7 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 DIRECTIONS = ("HtoD", "DtoH", "DtoD", "HtoH")
 
 # The numbers of a product in the log, in their order; matrices are stored by columns, as cuBLAS has them.
-PRODUCT = ("transa", "transb", "m", "n", "k", "lda", "ldb", "ldc", "batch", "type_a", "type_b", "type_c")
+PRODUCT = tuple("transa transb m n k lda ldb ldc batch step_a step_b step_c type_a type_b type_c".split())
 CUDA_TYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 10: "int32", 14: "bfloat16"}
 CUDNN_TYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 4: "int32", 9: "bfloat16"}
 REDUCTIONS = ("sum", "product", "minimum", "maximum", "largest size", "mean", "L1", "L2", "product without zeros")

@@ -54,6 +54,7 @@ with launches.counting() as counts:
     for layout, shape in zip(layouts, ((2, 5, 7), (3, 5, 8), (2, 3, 9))):
         blas.cublasLtMatrixLayoutCreate(ctypes.byref(layout), 2, *map(int64, shape))
         blas.cublasLtMatrixLayoutSetAttribute(layout, 5, ctypes.byref(ctypes.c_int32(4)), ctypes.c_size_t(4))
+        blas.cublasLtMatrixLayoutSetAttribute(layout, 6, ctypes.byref(int64(6)), ctypes.c_size_t(8))
     described = ctypes.c_void_p()
     blas.cublasLtMatmulDescCreate(ctypes.byref(described), 0, 0)
     blas.cublasLtMatmulDescSetAttribute(described, 4, ctypes.byref(ctypes.c_int32(1)), ctypes.c_size_t(4))
@@ -71,6 +72,9 @@ graph (float[6, 30] x, float16[5, 6, 10] z) => (float[6, 1] y, float16[5, 1, 10]
    s = ReduceSum(z, a)
 }
 """
+
+
+STEPS = ("step_a", "step_b", "step_c")
 
 
 @pytest.fixture
@@ -105,7 +109,7 @@ def test_a_product_is_logged_with_its_sizes(counted, model):
     [product] = counted.model(model, "--dim", "N=4")["products"]
     types = {"type_a": "float32", "type_b": "float32", "type_c": "float32"}
     sizes = {"transa": 0, "transb": 0, "m": 8, "n": 4, "k": 8, "lda": 8, "ldb": 8, "ldc": 8, "batch": 1}
-    assert product == {**sizes, **types, "count": 1}
+    assert product == {**sizes, **dict.fromkeys(STEPS, 0), **types, "count": 1}
 
 
 @pytest.mark.slow
@@ -113,18 +117,27 @@ def test_every_call_of_cublas_is_logged_with_its_sizes(counted):
     told = counted.program(CALLS)
     sizes = {"transa": 0, "transb": 1, "m": 2, "n": 3, "k": 5, "lda": 7, "ldb": 8, "ldc": 9}
     rows = [
-        (1, "float16", "float16", "float32"),
-        (4, "bfloat16", "bfloat16", "bfloat16"),
-        (4, "float32", "float32", "float32"),
-        (1, "float32", "float32", "float32"),
-        (1, "float64", "float64", "float64"),
-        (4, "float64", "float64", "float64"),
-        (4, "float16", "float16", "float16"),
+        (1, 0, "float16", "float16", "float32"),
+        (4, 0, "bfloat16", "bfloat16", "bfloat16"),
+        (4, 1 << 40, "float32", "float32", "float32"),
+        (1, 0, "float32", "float32", "float32"),
+        (4, 0, "float32", "float32", "float32"),
+        (1, 0, "float64", "float64", "float64"),
+        (4, 0, "float64", "float64", "float64"),
+        (4, 1 << 40, "float64", "float64", "float64"),
+        (4, 6, "float16", "float16", "float16"),
     ]
-    often = {(4, "float32"): 3, (4, "float64"): 2}  # three calls of a batch in float32, and two in float64, are equal
     assert told["products"] == [
-        {**sizes, "batch": batch, "type_a": a, "type_b": b, "type_c": c, "count": often.get((batch, c), 1)}
-        for batch, a, b, c in rows
+        {
+            **sizes,
+            "batch": batch,
+            **dict.fromkeys(STEPS, step),
+            "type_a": a,
+            "type_b": b,
+            "type_c": c,
+            "count": 2 if (step, c) == (1 << 40, "float32") else 1,
+        }
+        for batch, step, a, b, c in rows
     ]
     assert told["gemm_types"] == {"float16": 2, "bfloat16": 1, "float32": 4, "float64": 3}
 
