@@ -110,7 +110,7 @@ def _default_fusions(options: ConversionOptions, request: Request, policy: Polic
 
 
 def _check_fusions(fusions: str, options: ConversionOptions, policy: Policy) -> None:
-    from amp_transpiler.passes.fusion.fuse import check_fusions
+    from amp_transpiler.fusion.fuse import check_fusions
 
     check_fusions(fusions, policy)
     if options.optimize:

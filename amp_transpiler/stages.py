@@ -273,7 +273,7 @@ def _prepare(job: Job) -> Findings:
 
 def _pad_weights(job: Job) -> Findings:
     """Widen the weights of products that are faster for it, by the price list; return what was done in words."""
-    from amp_transpiler.passes.fusion.fuse import reason_against_fusions
+    from amp_transpiler.fusion.fuse import reason_against_fusions
     from amp_transpiler.passes.pad_weights import pad_weights
 
     if reason := reason_against_fusions(job.program):
@@ -293,7 +293,7 @@ def _fused(job: Job) -> tuple[Optimization, Program | None]:
     if not may_fuse(choice, opset_of(job.program.model, ""), types):
         return job.facts.optimization, None
     from amp_transpiler.assess.fusions import said_of_fusing  # few models have anything to fuse
-    from amp_transpiler.passes.fusion.fuse import fuse
+    from amp_transpiler.fusion.fuse import fuse
 
     unfused = job.program.clone() if by_default or _is_priced(job) else None
     if unfused is None or not _is_priced(job):

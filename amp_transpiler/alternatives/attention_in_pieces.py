@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from amp_transpiler.conversion import candidate_of
+from amp_transpiler.fusion.fuse import Fused, fuse
 from amp_transpiler.ops.fusions import fusions_of
-from amp_transpiler.passes.fusion.fuse import Fused, fuse
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.program.program import Program
 

@@ -10,7 +10,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.report.facts import Findings
 
 if TYPE_CHECKING:
-    from amp_transpiler.passes.fusion.fuse import Fused
+    from amp_transpiler.fusion.fuse import Fused
 
 __all__ = ["said_of_fusing"]
 

@@ -15,7 +15,7 @@ Rounding every step makes 1.2 to 2.5 times the error of rounding once, as sums o
 range with an effect, divides by what may be zero, or amplifies: a lost digit of the gate is a lost digit of the result
 at most as large as the input's. So what is unsafe about a single node does not count where the whole is safe.
 
-A form is an expression of `graph.match`; its constants have names, whose numbers `passes/fusion/norms_and_gelus.py`
+A form is an expression of `graph.match`; its constants have names, whose numbers `fusion/norms_and_gelus.py`
 knows. Forms are tried at their last node only, each no deeper than it is written, so the cost is linear in nodes.
 """
 
@@ -58,7 +58,7 @@ class Pattern:
         forms: expressions.
         is_safe: whether the whole is safe in a low format, whatever its nodes are by themselves and whether it is
             fused or not.
-        unfused: further forms, which ONNX Runtime leaves as they are; `passes/fusion/` makes one operator of them.
+        unfused: further forms, which ONNX Runtime leaves as they are; `fusion/` makes one operator of them.
     """
 
     name: str

@@ -573,4 +573,4 @@ _SHAPES_OF_CONTRIB: Mapping[str, Callable[[Sizes, ir.Node], Shapes]] = {
     "FusedMatMul": _matmul,
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _norm_of_sum),
 }
-"""Operators of ONNX Runtime that fusions write (`passes/fusion`)."""
+"""Operators of ONNX Runtime that fusions write (`fusion`)."""

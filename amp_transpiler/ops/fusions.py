@@ -1,4 +1,4 @@
-"""Lists the fusions, one row each. `passes/fusion/` does them. It is cheap to import: options read it."""
+"""Lists the fusions, one row each. `fusion/` does them. It is cheap to import: options read it."""
 
 from __future__ import annotations
 

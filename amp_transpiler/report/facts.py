@@ -97,7 +97,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Optimization:
-    """Says what was fused before the decision: by ONNX Runtime's optimizer, or by the passes of `passes/fusion/`.
+    """Says what was fused before the decision: by ONNX Runtime's optimizer, or by the passes of `fusion/`.
 
     Attributes:
         fused: operators that were put in -> how many.

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from amp_transpiler.errors import InputError
+from amp_transpiler.fusion.skip_norms import FuseSkipNorms
 from amp_transpiler.garbage import collection_paused
 from amp_transpiler.graph.proto import to_proto
 from amp_transpiler.graph.roles import has_backward_pass
@@ -20,7 +21,6 @@ from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.graph.vector_products import vector_products
 from amp_transpiler.ops.schema import type_string
 from amp_transpiler.passes.emulate import emulate
-from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
 from amp_transpiler.passes.manager import PassManager
 from amp_transpiler.program.assemble import Assembled, assemble
 from amp_transpiler.program.low_values import has_low_values

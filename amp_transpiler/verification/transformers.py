@@ -20,12 +20,12 @@ from amp_transpiler.files.external_data import in_memory
 from amp_transpiler.files.loading import load
 from amp_transpiler.files.saving import save
 from amp_transpiler.files.staging import temporary_folder
+from amp_transpiler.fusion.attention_pattern import Mask, find_attentions, find_loosely
 from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.graph.walk import all_nodes
 from amp_transpiler.ops.names import is_standard, operator_name
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.attention_pattern import Mask, find_attentions, find_loosely
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.passes.raise_opset import RaiseOpset
 from amp_transpiler.precision.limits import Limits
@@ -145,7 +145,7 @@ def _refusal(policy: Policy) -> str:
 
 def _reason_against(program: Program) -> str:
     """Return why ONNX Runtime's optimizer leaves a program as it is; empty if nothing speaks against it."""
-    from amp_transpiler.passes.fusion.fuse import reason_against_fusions
+    from amp_transpiler.fusion.fuse import reason_against_fusions
 
     reason = reason_against_fusions(program)
     if not reason and any(region_of(node) for node in all_nodes(program.model)):
@@ -162,7 +162,7 @@ def optimized(program: Program) -> Optimized:
     Raises:
         NotOptimized: there is no transformer, or the optimizer failed, or changed inputs or outputs.
     """
-    from amp_transpiler.passes.fuse_attention import FuseAttention
+    from amp_transpiler.fusion.fuse_attention import FuseAttention
 
     if reason := _reason_against(program):
         raise NotOptimized(reason)

@@ -9,7 +9,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
-from amp_transpiler.passes.fusion.fuse import fuse
+from amp_transpiler.fusion.fuse import fuse
 from amp_transpiler.precision.policy import Policy
 from amp_transpiler.systems.choice import Request, choose_policy
 from tests.corpus.files import inputs_of

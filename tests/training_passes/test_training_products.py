@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from amp_transpiler.fusion.skip_norms import FuseSkipNorms
 from amp_transpiler.passes.emulate import emulate
-from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.training_passes import CastTogether, FuseProducts, SumByProducts, WriteInPlace
 from tests.support import array

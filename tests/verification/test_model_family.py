@@ -6,7 +6,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
 from amp_transpiler.verification.transformers import model_family
-from tests.passes.attention_forms import (
+from tests.fusion.attention_forms import (
     ALLOWED,
     CAUSAL,
     FORMS,

@@ -10,7 +10,7 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.child_process.child import RUN_ERRORS
 from amp_transpiler.verification import transformers
-from tests.passes.attention_forms import ALLOWED, FORMS, MIX, SCORES, SEPARATE, TURNED, WEIGHTS, model
+from tests.fusion.attention_forms import ALLOWED, FORMS, MIX, SCORES, SEPARATE, TURNED, WEIGHTS, model
 from tests.support import array, parse, run, run_emulated
 
 OPTIMIZED = {"com.microsoft::Attention": 1, "com.microsoft::BiasGelu": 1, "com.microsoft::SkipLayerNormalization": 2}

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_values import changes_nothing, made_by, turns
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_values import changes_nothing, made_by, turns
 
 __all__ = ["Projection", "projection", "weight_array"]
 

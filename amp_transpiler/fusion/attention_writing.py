@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from amp_transpiler.passes.attention_operands import BATCH_FIRST, End, Operand
+from amp_transpiler.fusion.attention_operands import BATCH_FIRST, End, Operand
 from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["OperandWriter", "can_end", "replace_end", "reshaped"]

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_bias import MaskWriter, masking_of
+from amp_transpiler.fusion.attention_masks import Mask
+from amp_transpiler.fusion.attention_operands import BATCH_FIRST, Operand
+from amp_transpiler.fusion.attention_pattern import Found, find_attentions
+from amp_transpiler.fusion.attention_projection import Projection, projection, weight_array
+from amp_transpiler.fusion.attention_values import turns
+from amp_transpiler.fusion.attention_writing import OperandWriter, can_end, replace_end
+from amp_transpiler.fusion.restrictions import Restrictions, nodes_within
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.attention_bias import MaskWriter, masking_of
-from amp_transpiler.passes.attention_masks import Mask
-from amp_transpiler.passes.attention_operands import BATCH_FIRST, Operand
-from amp_transpiler.passes.attention_pattern import Found, find_attentions
-from amp_transpiler.passes.attention_projection import Projection, projection, weight_array
-from amp_transpiler.passes.attention_values import turns
-from amp_transpiler.passes.attention_writing import OperandWriter, can_end, replace_end
-from amp_transpiler.passes.fusion_restrictions import Restrictions, nodes_within
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 

@@ -8,14 +8,14 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.alternatives import fused_or_not
 from amp_transpiler.alternatives.fused_or_not import is_better_unfused, was_held_back
+from amp_transpiler.fusion import fuse as fuse_module
 from amp_transpiler.ops.fusions import FUSIONS, default_fusions, may_fuse
 from amp_transpiler.options.conversion import ConversionOptions
-from amp_transpiler.passes.fusion import fuse as fuse_module
 from amp_transpiler.plan import plan
 from amp_transpiler.report.facts import Findings
 from amp_transpiler.report.verdict import Judgement, Verdict
 from amp_transpiler.targets.arithmetic import arithmetic_of
-from tests.passes.test_fusion import AFFINE, BLOCK, LAYER_NORM, RMS, SHAPES, feeds, model
+from tests.fusion.test_fusion import AFFINE, BLOCK, LAYER_NORM, RMS, SHAPES, feeds, model
 
 FORMATS = ("float16", "bfloat16")
 FUSED = {"com.microsoft::BiasGelu": 1, "com.microsoft::SkipLayerNormalization": 1}

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_masks import Mask, shape_of_mask
+from amp_transpiler.fusion.attention_pattern import Found
+from amp_transpiler.fusion.attention_values import made_by
+from amp_transpiler.fusion.attention_writing import OperandWriter
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.evaluate import evaluate
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_masks import Mask, shape_of_mask
-from amp_transpiler.passes.attention_pattern import Found
-from amp_transpiler.passes.attention_values import made_by
-from amp_transpiler.passes.attention_writing import OperandWriter
 from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["MaskWriter", "Masking", "masking_of"]

@@ -8,12 +8,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
+from amp_transpiler.fusion import attention_output, attention_rows
+from amp_transpiler.fusion.attention_prices import is_cheaper_in_columns, is_cheaper_joined
+from amp_transpiler.fusion.fuse import Fuse
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.passes.fusion import attention_output, attention_rows
-from amp_transpiler.passes.fusion.attention_prices import is_cheaper_in_columns, is_cheaper_joined
-from amp_transpiler.passes.fusion.fuse import Fuse
 from amp_transpiler.passes.manager import run_pass
-from tests.passes.attention_forms import (
+from tests.fusion.attention_forms import (
     ALLOWED,
     FORMS,
     MIX,

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_values import without_scale
+from amp_transpiler.fusion.attention_views import REPEATED, Axes, Part, View, view_through, whole_view
 from amp_transpiler.graph.sizes import Dim, Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_values import without_scale
-from amp_transpiler.passes.attention_views import REPEATED, Axes, Part, View, view_through, whole_view
 
 __all__ = ["BATCH_FIRST", "LENGTH_FIRST", "End", "Operand", "ends_of", "in_heads", "operand"]
 

@@ -7,10 +7,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
+from amp_transpiler.fusion.fuse_attention import FuseAttention
 from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.passes.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
-from tests.passes.attention_forms import (
+from tests.fusion.attention_forms import (
     CONDITION,
     FORMS,
     MIX,

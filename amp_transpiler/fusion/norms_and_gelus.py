@@ -22,10 +22,10 @@ from amp_transpiler.cost.fused_patterns import (
     RMS_NORM,
     RMS_NORM_BY_RECIPROCAL,
 )
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.constness import constant_array, constant_of, single_number
 from amp_transpiler.graph.match import Binding
 from amp_transpiler.graph.sizes import Sizes
-from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.rewrite import Rewrite, rewrite
 

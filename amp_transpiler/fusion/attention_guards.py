@@ -7,8 +7,7 @@ import math
 
 import onnx_ir as ir
 
-from amp_transpiler.graph.constness import constant_array
-from amp_transpiler.passes.attention_values import (
+from amp_transpiler.fusion.attention_values import (
     behind_nothing,
     is_standard_op,
     made_by,
@@ -16,6 +15,7 @@ from amp_transpiler.passes.attention_values import (
     only_reader,
     repeated_number,
 )
+from amp_transpiler.graph.constness import constant_array
 
 __all__ = ["Guard", "guard_behind"]
 

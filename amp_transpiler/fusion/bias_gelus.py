@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
+from amp_transpiler.fusion.biases import biased
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.fusion.biases import biased
-from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.removal import Removal
 

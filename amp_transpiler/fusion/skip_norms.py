@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
+from amp_transpiler.fusion.biases import Biased, biased
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.fusion.biases import Biased, biased
-from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.removal import Removal
 

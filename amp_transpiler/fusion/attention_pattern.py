@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_guards import Guard, guard_behind
+from amp_transpiler.fusion.attention_masks import MASKED, Mask, as_truths, masks_in_axes
+from amp_transpiler.fusion.attention_operands import End, Operand, ends_of, in_heads, operand
+from amp_transpiler.fusion.attention_values import is_standard_op, made_by, number_of, without_scale
 from amp_transpiler.graph.regions import region_of
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_guards import Guard, guard_behind
-from amp_transpiler.passes.attention_masks import MASKED, Mask, as_truths, masks_in_axes
-from amp_transpiler.passes.attention_operands import End, Operand, ends_of, in_heads, operand
-from amp_transpiler.passes.attention_values import is_standard_op, made_by, number_of, without_scale
 
 __all__ = ["Found", "Loose", "Mask", "find_attentions", "find_loosely"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_values import changes_nothing, made_by, number_of, repeated_number
+from amp_transpiler.fusion.attention_views import REPEATED, Part, View, is_single, view_through, whole_view
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Dim, Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_values import changes_nothing, made_by, number_of, repeated_number
-from amp_transpiler.passes.attention_views import REPEATED, Part, View, is_single, view_through, whole_view
 
 __all__ = ["MASKED", "Mask", "as_truths", "masks_in_axes", "shape_of_mask"]
 

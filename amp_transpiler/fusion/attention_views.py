@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_values import changes_nothing
 from amp_transpiler.graph.sizes import Dim, Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_values import changes_nothing
 
 __all__ = ["REPEATED", "Axes", "Part", "View", "is_single", "view_through", "whole_view"]
 

@@ -9,13 +9,13 @@ import pytest
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
 from amp_transpiler.cost import find_device, predicted, traffic
+from amp_transpiler.fusion import fuse as fuse_module
+from amp_transpiler.fusion.fuse import Fuse
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.graph.verifier import faults
 from amp_transpiler.ops.fusions import FUSIONS, checked_fusions, fusions_of
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.table import operator_table
-from amp_transpiler.passes.fusion import fuse as fuse_module
-from amp_transpiler.passes.fusion.fuse import Fuse
 from amp_transpiler.passes.manager import run_pass
 from tests.support import array, parse, run
 

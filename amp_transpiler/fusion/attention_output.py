@@ -7,14 +7,14 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_operands import BATCH_FIRST, End
+from amp_transpiler.fusion.attention_pattern import Found
+from amp_transpiler.fusion.attention_prices import is_cheaper_in_columns
+from amp_transpiler.fusion.attention_projection import constant_shape, weight_array
+from amp_transpiler.fusion.attention_values import is_standard_op, only_reader
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
-from amp_transpiler.passes.attention_operands import BATCH_FIRST, End
-from amp_transpiler.passes.attention_pattern import Found
-from amp_transpiler.passes.attention_projection import constant_shape, weight_array
-from amp_transpiler.passes.attention_values import is_standard_op, only_reader
-from amp_transpiler.passes.fusion.attention_prices import is_cheaper_in_columns
 
 __all__ = ["Output", "is_cheaper_turned", "output_of"]
 

@@ -15,7 +15,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
-from amp_transpiler.passes.fuse_attention import FuseAttention
+from amp_transpiler.fusion.fuse_attention import FuseAttention
 from amp_transpiler.passes.manager import run_pass
 from tests.support import run
 

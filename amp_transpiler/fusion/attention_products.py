@@ -8,18 +8,18 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_bias import Masking, MaskWriter, masking_of
+from amp_transpiler.fusion.attention_operands import BATCH_FIRST, End
+from amp_transpiler.fusion.attention_output import Output, is_cheaper_turned, output_of
+from amp_transpiler.fusion.attention_pattern import Found, find_attentions
+from amp_transpiler.fusion.attention_rows import RowWriter, source_of
+from amp_transpiler.fusion.attention_values import is_standard_op
+from amp_transpiler.fusion.attention_writing import OperandWriter, can_end, replace_end, reshaped
+from amp_transpiler.fusion.restrictions import Restrictions, nodes_within
 from amp_transpiler.graph.contrib_node import CONTRIB
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.attention_bias import Masking, MaskWriter, masking_of
-from amp_transpiler.passes.attention_operands import BATCH_FIRST, End
-from amp_transpiler.passes.attention_pattern import Found, find_attentions
-from amp_transpiler.passes.attention_values import is_standard_op
-from amp_transpiler.passes.attention_writing import OperandWriter, can_end, replace_end, reshaped
-from amp_transpiler.passes.fusion.attention_output import Output, is_cheaper_turned, output_of
-from amp_transpiler.passes.fusion.attention_rows import RowWriter, source_of
-from amp_transpiler.passes.fusion_restrictions import Restrictions, nodes_within
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 

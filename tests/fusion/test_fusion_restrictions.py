@@ -4,14 +4,14 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
+from amp_transpiler.fusion.fuse import Fuse
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.regions import DISABLE_AMP, mark_region, region_of
 from amp_transpiler.ops.names import operator_name
-from amp_transpiler.passes.fusion.fuse import Fuse
-from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.precision.user_lists import UserLists
-from tests.passes import attention_forms
-from tests.passes.test_fusion import BLOCK, NORM, SHAPES, feeds, model
+from tests.fusion import attention_forms
+from tests.fusion.test_fusion import BLOCK, NORM, SHAPES, feeds, model
 
 WRITTEN = "com.microsoft::"
 BIAS_GELU, SKIP = f"{WRITTEN}BiasGelu", f"{WRITTEN}SkipLayerNormalization"

@@ -9,13 +9,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.fusion.attention_operands import BATCH_FIRST, Operand
+from amp_transpiler.fusion.attention_prices import is_cheaper_joined
+from amp_transpiler.fusion.attention_projection import Projection, constant_shape, projection, weight_array
+from amp_transpiler.fusion.attention_values import made_by
+from amp_transpiler.fusion.attention_writing import OperandWriter, reshaped
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
-from amp_transpiler.passes.attention_operands import BATCH_FIRST, Operand
-from amp_transpiler.passes.attention_projection import Projection, constant_shape, projection, weight_array
-from amp_transpiler.passes.attention_values import made_by
-from amp_transpiler.passes.attention_writing import OperandWriter, reshaped
-from amp_transpiler.passes.fusion.attention_prices import is_cheaper_joined
 from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["RowPlan", "RowWriter", "source_of"]

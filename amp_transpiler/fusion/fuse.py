@@ -12,11 +12,11 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from amp_transpiler.errors import OptionError
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.fusions import FUSIONS, NEEDS_KEY, Fusion, fusions_of, may_fuse, only_in_onnxruntime
 from amp_transpiler.ops.names import operator_name
 from amp_transpiler.ops.schema import opset_of
-from amp_transpiler.passes.fusion_restrictions import Restrictions
 from amp_transpiler.passes.manager import Pass, PassFor, PassResult, run_pass
 from amp_transpiler.precision.device_faults import faulty_operators
 from amp_transpiler.precision.policy import Policy
@@ -141,11 +141,11 @@ class Fuse(Pass[PassResult]):
 
     def _passes(self) -> list[PassFor]:
         """Return the passes in their order. Attention comes first: it reads products with their biases."""
-        from amp_transpiler.passes.fuse_attention import FuseAttention
-        from amp_transpiler.passes.fusion.attention_products import FuseAttentionProducts
-        from amp_transpiler.passes.fusion.bias_gelus import FuseBiasGelus
-        from amp_transpiler.passes.fusion.norms_and_gelus import FuseWrittenOut
-        from amp_transpiler.passes.fusion.skip_norms import FuseSkipNorms
+        from amp_transpiler.fusion.attention_products import FuseAttentionProducts
+        from amp_transpiler.fusion.bias_gelus import FuseBiasGelus
+        from amp_transpiler.fusion.fuse_attention import FuseAttention
+        from amp_transpiler.fusion.norms_and_gelus import FuseWrittenOut
+        from amp_transpiler.fusion.skip_norms import FuseSkipNorms
 
         names, restrictions = self._names, self._restrictions
         sizes_of = functools.cache(Sizes)  # to work them out takes longer than to fuse

@@ -9,8 +9,8 @@ import amp_transpiler as amp
 from amp_transpiler.report import PredictedTimes
 from amp_transpiler.report.as_json import report_as_dict
 from amp_transpiler.report.headline import kept_words, predicted_words
-from tests.passes.attention_forms import FORMS, model as attention_model
-from tests.passes.test_fusion import AFFINE, BLOCK, LAYER_NORM, NORM, RMS, SHAPES, model
+from tests.fusion.attention_forms import FORMS, model as attention_model
+from tests.fusion.test_fusion import AFFINE, BLOCK, LAYER_NORM, NORM, RMS, SHAPES, model
 
 
 def transpiled(body=BLOCK, **options):
