@@ -17,6 +17,29 @@ class BiasGelu(OpRun):
         return ((0.5 * total * (1.0 + erf(total / np.sqrt(np.float32(2.0))))).astype(np.float32),)
 
 
+class FusedMatMul(OpRun):
+    op_domain = "com.microsoft"
+
+    def _run(
+        self,
+        left: np.ndarray,
+        right: np.ndarray,
+        alpha: float = 1.0,
+        transA: int = 0,  # noqa: N803  # the attributes' names
+        transB: int = 0,  # noqa: N803
+        transBatchA: int = 0,  # noqa: N803
+        transBatchB: int = 0,  # noqa: N803
+    ) -> tuple[np.ndarray]:
+        left, right = _matrices(left, transBatchA, transA), _matrices(right, transBatchB, transB)
+        return ((np.float32(alpha) * (left @ right)).astype(np.float32),)
+
+
+def _matrices(stack: np.ndarray, rows_first: int, turned: int) -> np.ndarray:
+    """Return a stack of matrices: rows before the stack come behind it, and each matrix is turned if that is asked."""
+    stack = np.moveaxis(stack, 0, -2) if rows_first and stack.ndim > 2 else stack
+    return np.swapaxes(stack, -1, -2) if turned and stack.ndim > 1 else stack
+
+
 class SkipLayerNormalization(OpRun):
     op_domain = "com.microsoft"
 
@@ -36,4 +59,4 @@ class SkipLayerNormalization(OpRun):
         return tuple([normal, mean, inverse, total][: len(self.onnx_node.output)])
 
 
-MICROSOFT = [BiasGelu, SkipLayerNormalization]
+MICROSOFT = [BiasGelu, FusedMatMul, SkipLayerNormalization]

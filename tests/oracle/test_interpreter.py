@@ -10,6 +10,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import onnx.parser
+import onnxruntime as ort
 import pytest
 
 from tests.oracle.interpreter import CannotEvaluate, Interpreter
@@ -143,3 +144,29 @@ def test_the_oracle_imports_nothing_of_the_package():
     }  # as pytest is told in pyproject.toml
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=places, check=False)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "left", "right"),
+    [
+        ("alpha = 0.5", "[2,3,4]", "[2,4,5]"),
+        ("transBatchA = 1, transBatchB = 1, transB = 1", "[3,2,5,4]", "[7,2,5,4]"),
+        ("transBatchA = 1, transA = 1, transB = 1", "[7,2,5,4]", "[2,5,3,7]"),
+        ("transA = 1", "[2,4,3]", "[4,5]"),
+    ],
+)
+def test_products_of_turned_stacks_are_those_of_onnx_runtime(flags, left, right):
+    text = (
+        f'<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float{left} x, float{right} y) => (float[] z) '
+        f"{{ z = com.microsoft.FusedMatMul <{flags}> (x, y) }}"
+    )
+    model = onnx.parser.parse_model(text)
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    random = np.random.default_rng(0)
+    feeds = {
+        value.name: random.normal(size=[dim.dim_value for dim in value.type.tensor_type.shape.dim]).astype(np.float32)
+        for value in model.graph.input
+    }
+    (expected,) = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    np.testing.assert_allclose(Interpreter(model).run(feeds)["z"], expected, rtol=1e-5, atol=1e-6)
