@@ -45,8 +45,8 @@ def folder(tmp_path):
     [
         pytest.param("import amp_transpiler", 7, id="import"),
         pytest.param(CAST, 150, id="cast, save and session"),
-        pytest.param(TRANSPILE, 306, id="transpile"),
-        pytest.param(COMMAND, 339, id="command"),  # seven of them declare and read the options
+        pytest.param(TRANSPILE, 307, id="transpile"),
+        pytest.param(COMMAND, 340, id="command"),  # seven of them declare and read the options
         pytest.param(MISSING, 91, id="no model"),  # nothing that reads one
         pytest.param(WORKER, 79, id="process that checks"),
     ],
