@@ -20,8 +20,12 @@ _REFUSED_SOURCES = {
     "exported/convmodel_bf16_already/dynamo_op22.onnx": "wrong on purpose: convolutions of bfloat16 with float32",
 }
 # Nodes that may be added on the CPU, all of them about sizes that the exporter computes with: casts of the square root
-# of one, which stay with it, and Gathers that a fusion of ONNX Runtime takes out of the source alone.
-_ADDED = {"exported/small_encoder/torchscript.onnx": {"Cast": 2, "Gather": 2}}
+# of one, which stay with it, and Gathers that a fusion of ONNX Runtime takes out of the source alone. Or the sizes of
+# an attention whose samples and rows are both unknown, asked once for all that read rows as they lie.
+_ADDED = {
+    "exported/small_encoder/torchscript.onnx": {"Cast": 2, "Gather": 2},
+    "shipped/rapidocr/PP-OCRv6_rec_small.onnx": {"Gather": 2, "Concat": 1},
+}
 
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},
