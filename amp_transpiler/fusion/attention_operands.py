@@ -149,38 +149,50 @@ def _views(value: ir.Value | None, sizes: Sizes) -> Iterator[tuple[View, float]]
 
 def _split_heads(view: View, sizes: Sizes, *, rows_last: bool) -> Operand | None:
     shape = sizes.shape(view.source)
-    if shape is None or len(shape) != 3 or len(view.axes) not in (3, 4) or len(view.picked) > 1:
+    sides = _sides(view, rows_last=rows_last)
+    if shape is None or len(shape) != 3 or sides is None:
         return None
-    *outer, rows, size = view.axes
-    if rows_last:
-        rows, size = size, rows
-    batch_and_heads = [part for axis in outer for part in axis]
-    if len(rows) != 1 or len(size) != 1 or (len(outer[0]) != 1 if len(outer) == 2 else len(outer[0]) != 2):
+    outer, rows, size = sides
+    if len(outer[0]) != 1 if len(outer) == 2 else len(outer[0]) != 2:
         return None
-    batch, heads = batch_and_heads[0], batch_and_heads[1:]
-    order = (batch.axis, rows[0].axis)
-    if order not in (BATCH_FIRST, LENGTH_FIRST) or batch.size != shape[order[0]] or rows[0].size != shape[order[1]]:
+    batch, *heads = (part for axis in outer for part in axis)
+    order = (batch.axis, rows.axis)
+    if order not in (BATCH_FIRST, LENGTH_FIRST) or batch.size != shape[order[0]] or rows.size != shape[order[1]]:
         return None
-    return _of_parts(view, order, (batch, rows[0], *heads, size[0]), shape)
+    return _of_parts(view, order, (batch, rows, *heads, size), shape)
 
 
 def _split_flat(view: View, sizes: Sizes, *, rows_last: bool) -> Operand | None:
     """Read a value of two axes, of which one is batch and rows; a batch of one sample need not be an axis."""
     shape = sizes.shape(view.source)
-    if shape is None or len(shape) != 2 or len(view.axes) not in (3, 4) or len(view.picked) > 1:
+    sides = _sides(view, rows_last=rows_last)
+    if shape is None or len(shape) != 2 or sides is None:
         return None
-    *outer, rows, size = view.axes
-    if rows_last:
-        rows, size = size, rows
-    if len(rows) != 1 or len(size) != 1 or rows[0].axis != 0 or (len(outer) == 2 and len(outer[0]) > 1):
+    outer, rows, size = sides
+    if rows.axis != 0 or (len(outer) == 2 and len(outer[0]) > 1):
         return None
     batch_and_heads = [part for axis in outer for part in axis]
     batch = next((part for part in batch_and_heads[:1] if part.axis == 0), Part(0, 1))
     heads = [part for part in batch_and_heads if part is not batch]
     if len(outer) == 2 and len(heads) != len(outer[1]):
         return None  # heads before the axis of heads
-    order = _order_in_one_axis(batch, rows[0], shape[0])
-    return None if order is None else _of_parts(view, order, (batch, rows[0], *heads, size[0]), shape)
+    order = _order_in_one_axis(batch, rows, shape[0])
+    return None if order is None else _of_parts(view, order, (batch, rows, *heads, size), shape)
+
+
+def _sides(view: View, *, rows_last: bool) -> tuple[Axes, Part, Part] | None:
+    """Return the axes of a stack of matrices, their rows and the other side; None if a side is made of several parts.
+
+    Args:
+        view: three axes or four.
+        rows_last: the matrices are turned.
+    """
+    if len(view.axes) not in (3, 4) or len(view.picked) > 1:
+        return None
+    *outer, rows, size = view.axes
+    if rows_last:
+        rows, size = size, rows
+    return (tuple(outer), rows[0], size[0]) if len(rows) == len(size) == 1 else None
 
 
 def _order_in_one_axis(batch: Part, rows: Part, whole: Dim) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime asks cuBLAS for where attention's products read rows as they lie, computed as cuBLAS would."""
+"""Follows ONNX Runtime's calls of cuBLAS in numpy, for attention's products that read rows as they lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken off rows, as one BatchNormalization of other rows."""
+"""Numbers and multiples that are taken off rows become one BatchNormalization of other rows."""
 
 import numpy as np
 import pytest
