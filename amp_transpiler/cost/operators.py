@@ -16,6 +16,7 @@ import onnx_ir as ir
 from amp_transpiler.cost.shapes import Sizes
 from amp_transpiler.graph.constness import constant_of
 from amp_transpiler.graph.product_operands import stacked_shape
+from amp_transpiler.targets.kernel_conditions import holds
 
 __all__ = [
     "ALIASES",
@@ -193,9 +194,22 @@ def _batch_norm(node: ir.Node, sizes: Sizes) -> int:
 
 def _fused_attention(node: ir.Node, sizes: Sizes) -> int:
     """Launch projection, bias, a kernel and one for the mask if low; scores, softmax and both transposes in float32."""
-    if not node.domain:  # ONNX's own operator: transposed there and back
-        return 5 if _has(node, 3) else 3
+    if not node.domain:
+        return _standard_attention(node, sizes)
     return 3 + _has(node, 3) if _is_low(node, sizes) else 6
+
+
+def _standard_attention(node: ir.Node, sizes: Sizes) -> int:
+    """Launch a kernel, and one for rows without a score if there is a mask; or two products with a softmax between.
+
+    The kernel reads and writes rows by positions, the products by heads: what comes otherwise is transposed. Truths of
+    a mask become numbers.
+    """
+    has_heads, has_mask = len(_shape(node, 0, sizes)) == 4, _has(node, 3)
+    reads_truths = has_mask and sizes.dtype(node.inputs[3]) == ir.DataType.BOOL
+    if holds("unfused", node, sizes.shape):
+        return 3 + 4 * (not has_heads) + reads_truths
+    return 1 + 2 * has_heads + has_mask + reads_truths
 
 
 def _multi_head_attention(node: ir.Node, sizes: Sizes) -> int:
@@ -307,6 +321,8 @@ LAUNCHES: Mapping[str, Number] = MappingProxyType(
 # ---- what the kernels of one node hand to each other through memory ----
 def _attention_scratch(node: ir.Node, sizes: Sizes) -> int:
     """Keep query, key and value before and after the bias, in float32 the scores before and after the softmax, too."""
+    if node.op_type == "Attention" and not node.domain:
+        return _standard_attention_scratch(node, sizes)
     result, heads = sizes.shape(node.outputs[0]) or (), _attribute(node, "num_heads", 1)
     if len(result) != 3 or LAUNCHES[node.op_type](node, sizes) == 1:
         return 0
@@ -315,6 +331,18 @@ def _attention_scratch(node: ir.Node, sizes: Sizes) -> int:
         return projected
     batch, length, _ = result
     return projected + sizes.bytes(node.outputs[0]) + 2 * 4 * batch * heads * length**2
+
+
+def _standard_attention_scratch(node: ir.Node, sizes: Sizes) -> int:
+    """Keep what is transposed, and of products the scores in float32 and the weights."""
+    query, result = (sizes.bytes(value) for value in (node.inputs[0], node.outputs[0]))
+    has_heads = len(_shape(node, 0, sizes)) == 4
+    if not holds("unfused", node, sizes.shape):
+        return (query + result) * has_heads
+    key, value = (sizes.bytes(value) for value in node.inputs[1:3])
+    scores = FLOPS["Attention"](node, sizes) // (4 * max(1, _shape(node, 0, sizes)[-1]))
+    heads = 1 if has_heads else _attribute(node, "q_num_heads", 1)
+    return (query + key + value + result) * (not has_heads) + 2 * 4 * scores * heads
 
 
 SCRATCH: Mapping[str, Number] = MappingProxyType(dict.fromkeys(("Attention", "MultiHeadAttention"), _attention_scratch))

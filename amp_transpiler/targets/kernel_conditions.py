@@ -38,6 +38,7 @@ SEVERAL_BLOCKS = "leading axes, several blocks"
 """The condition of a sum whose 16-bit partial sums are added in any order."""
 
 _HEAD_UNIT = 4  # Attention copies the past four 16-bit numbers at a time
+_FUSED_HEAD_UNIT = 8  # elements of a row that the kernels of fused attention load at a time
 _CUMSUM_TERMS = 2048  # from which on float16 does not hold every whole number
 _LARGEST_COUNT = 65520  # rounds to infinity in float16
 
@@ -201,14 +202,15 @@ def _ragged_past(node: ir.Node, shape_of: ShapeOf) -> bool:
 
 
 def _unfused_attention(node: ir.Node, shape_of: ShapeOf) -> bool:
-    """Hold for heads of two sizes, and for a mask over keys whose count is no multiple of 4."""
+    """Hold for heads of two sizes or of one that is no multiple of 8, and for a mask over keys of no multiple of 4."""
     sizes, key = _head_sizes(node, shape_of), shape_of(node.inputs[1])
     if sizes is None or key is None:
         return False
     past = shape_of(node.inputs[4]) if _has_past(node) else None
     keys = key[-2] + (past[-2] if past is not None else 0)
     has_mask = len(node.inputs) > 3 and node.inputs[3] is not None
-    return sizes[0] != sizes[1] or (has_mask and keys % _HEAD_UNIT != 0)
+    has_odd_heads = sizes[0] != sizes[1] or sizes[0] % _FUSED_HEAD_UNIT != 0
+    return has_odd_heads or (has_mask and keys % _HEAD_UNIT != 0)
 
 
 def _several_rows(node: ir.Node, shape_of: ShapeOf) -> bool:

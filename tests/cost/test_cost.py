@@ -219,6 +219,37 @@ def test_fused_attention_keeps_its_scores_to_itself_in_low_formats_alone():
     assert wide.read == 2 * low.read + 4 * 2 * 16 * 32 + scores
 
 
+# layout, mask, keys and head size -> launches, bytes kept besides operands and result: as stand-ins count them
+STANDARD_ATTENTION = {
+    ("rows", "", 16, 8): (1, 0),
+    ("rows", "float16", 16, 8): (2, 0),
+    ("rows", "bool", 16, 8): (3, 0),
+    ("heads", "", 16, 8): (3, 2 * 2048),  # queries and the result are transposed
+    ("heads", "float16", 16, 8): (4, 2 * 2048),
+    ("heads", "bool", 16, 8): (5, 2 * 2048),
+    ("rows", "float16", 18, 8): (7, 2 * 2048 + 2 * 2304 + 2 * 4 * 2 * 4 * 16 * 18),
+    ("rows", "", 16, 4): (7, 4 * 1024 + 2 * 4 * 2 * 4 * 16 * 16),
+    ("heads", "float16", 18, 8): (3, 2 * 4 * 2 * 4 * 16 * 18),
+    ("heads", "bool", 18, 8): (4, 2 * 4 * 2 * 4 * 16 * 18),
+}
+
+
+@pytest.mark.parametrize(("layout", "mask", "keys", "size"), STANDARD_ATTENTION)
+def test_attention_is_one_kernel_by_rows_where_a_fused_kernel_takes_it(layout, mask, keys, size):
+    sides = {length: f"2,{length},{4 * size}" if layout == "rows" else f"2,4,{length},{size}" for length in (16, keys)}
+    inputs = [f"float16[{sides[length]}] {name}" for length, name in ((16, "q"), (keys, "k"), (keys, "v"))]
+    inputs += [f"{mask}[16,{keys}] m"] * bool(mask)
+    heads = "<q_num_heads = 4, kv_num_heads = 4>" if layout == "rows" else ""
+    text = (
+        f"({', '.join(inputs)}) => (float16[{sides[16]}] z) {{ z = Attention {heads} (q, k, v{', m' * bool(mask)}) }}"
+    )
+    cost = one(f"g {text}")
+    launches, besides = STANDARD_ATTENTION[layout, mask, keys, size]
+    operands = 2 * 2 * 4 * size * (16 + 2 * keys) + (2 if mask == "float16" else 1) * 16 * keys * bool(mask)
+    assert cost.launches == launches
+    assert (cost.read - operands, cost.written - 2 * 2 * 4 * size * 16) == (besides, besides)
+
+
 def test_open_dimensions_take_the_given_sizes_and_those_of_made_up_inputs_otherwise():
     text = "g (float[N, M, 8] x) => (float[N, M, 8] z) { y = Neg (x) z = Relu (y) }"
     assert one(text, N=3, M=2).bytes == 2 * 3 * 2 * 8 * 4

@@ -226,6 +226,7 @@ HOLDS = [
     ("unfused", four(5, 8), False),
     ("unfused", four(4, 8, 16), True),
     ("unfused", four(4, 8, mask=", m"), False),
+    ("unfused", four(4, 12), True),
     ("unfused", four(5, 8, mask=", m"), True),
     ("unfused", past(8, 8, before=5), False),
     ("several rows", product("[1,8]", "[8,4]"), False),
