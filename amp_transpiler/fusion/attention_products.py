@@ -9,13 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.fusion.attention_bias import Masking, MaskWriter, masking_of
+from amp_transpiler.fusion.attention_nodes import nodes_of, still_needed
 from amp_transpiler.fusion.attention_operands import BATCH_FIRST, End
 from amp_transpiler.fusion.attention_output import Output, is_cheaper_turned, output_of
 from amp_transpiler.fusion.attention_pattern import Found, find_attentions
-from amp_transpiler.fusion.attention_rows import RowWriter, source_of
+from amp_transpiler.fusion.attention_rows import RowWriter
 from amp_transpiler.fusion.attention_values import is_standard_op
 from amp_transpiler.fusion.attention_writing import OperandWriter, can_end, replace_end, reshaped
-from amp_transpiler.fusion.restrictions import Restrictions, nodes_within
+from amp_transpiler.fusion.operand_products import source_of
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.contrib_node import CONTRIB
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
@@ -89,14 +91,15 @@ class _Writer:
         if not can_end(end):
             return False
         output = output_of(end, self._sizes)
-        nodes = self._nodes(attention, output)
-        replaced = end.value if output is None else output.last.outputs[0]
-        alive = _alive(nodes, replaced)
-        if any(node.op_type in _COSTLY for node in alive & self._nodes(attention, output, from_sources=False)):
+        operands = (attention.query, attention.key, attention.value)
+        nodes = nodes_of(attention, output, {source_of(each, self._sizes) for each in operands})
+        needed = still_needed(nodes, {end.value if output is None else output.last.outputs[0]})
+        inner = nodes_of(attention, output, {each.whole for each in operands})
+        if any(node.op_type in _COSTLY for node in needed & inner):
             return False
         moves_bias = output is not None and output.bias is not None
         biased = (True, False, not moves_bias)
-        plan = self._rows.plan((attention.query, attention.key, attention.value), nodes - alive, biased)
+        plan = self._rows.plan(operands, nodes - needed, biased)
         if not plan.saves_transposes or not self._restrictions.allow(_FUSION, attention.last, nodes):
             return False
         builder = NodeBuilder(attention.last if output is None else output.last, self._names)
@@ -105,16 +108,6 @@ class _Writer:
         offset = plan.bias_of(2) if moves_bias else None
         self._end(builder, attention, masking, end, output, weights, value, offset)
         return True
-
-    def _nodes(self, attention: Found, output: Output | None, *, from_sources: bool = True) -> set[ir.Node]:
-        """Return the nodes of an attention, and of the products that its operands are if `from_sources`."""
-        operands = (attention.query, attention.key, attention.value)
-        inputs = {source_of(each, self._sizes) if from_sources else each.whole for each in operands}
-        inputs |= {mask.value for mask in attention.masks}
-        lasts = {attention.last, *(node for end in attention.ends if (node := end.value.producer()) is not None)}
-        if output is not None:
-            lasts.add(output.last)
-        return {node for last in lasts for node in nodes_within(inputs, last)}
 
     def _weights(
         self, builder: NodeBuilder, attention: Found, masking: Masking, query: ir.Value, key: ir.Value
@@ -192,23 +185,6 @@ def _has_heads_to_turn(attention: Found) -> bool:
     operands = (attention.query, attention.key, attention.value)
     has_rows = all(not each.places and each.rows != 1 for each in operands)
     return has_rows and attention.query.heads > 1 and attention.last.op_type == "MatMul"
-
-
-def _alive(nodes: set[ir.Node], replaced: ir.Value) -> set[ir.Node]:
-    """Return those of the nodes that others still need, if only to ask for a shape, once one value is replaced."""
-    alive: set[ir.Node] = set()
-    waiting = [
-        node
-        for node in nodes
-        if any(use.node not in nodes for value in node.outputs if value is not replaced for use in value.uses())
-    ]
-    while waiting:
-        node = waiting.pop()
-        if node in nodes and node not in alive:
-            alive.add(node)
-            makers = (value.producer() for value in node.inputs if value is not None)
-            waiting += [maker for maker in makers if maker is not None]
-    return alive
 
 
 def _number(builder: NodeBuilder, number: float) -> ir.Value:

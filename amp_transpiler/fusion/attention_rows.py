@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.fusion.attention_operands import BATCH_FIRST, Operand
-from amp_transpiler.fusion.attention_prices import is_cheaper_joined
-from amp_transpiler.fusion.attention_projection import Projection, constant_shape, projection, weight_array
+from amp_transpiler.fusion.attention_projection import Projection, projection
 from amp_transpiler.fusion.attention_values import made_by
 from amp_transpiler.fusion.attention_writing import OperandWriter, reshaped
+from amp_transpiler.fusion.operand_products import (
+    joined,
+    joins_products,
+    unshared_parts,
+    whole_products,
+    widths_of,
+    written_product,
+)
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["RowPlan", "RowWriter", "source_of"]
+__all__ = ["RowPlan", "RowWriter"]
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -52,12 +58,6 @@ class RowPlan:
         return None if product is None else constant_array(product.bias)
 
 
-def source_of(operand: Operand, sizes: Sizes) -> ir.Value:
-    """Return what an operand may be made of anew."""
-    product = projection(operand.whole, sizes)
-    return operand.whole if product is None else product.source
-
-
 class RowWriter:
     """Writes operands of attention by positions; what layers have in common is written once.
 
@@ -79,18 +79,11 @@ class RowWriter:
             gone: nodes that nobody reads any more once attention is written anew.
             biased: of each operand, whether it keeps the bias that `RowPlan.bias_of` returns.
         """
-        parts = [projection(operand.whole, self._sizes) for operand in operands]
-        alone = [
-            part if part is not None and _is_only_read_by(gone, operand.whole, part) else None
-            for operand, part in zip(operands, parts, strict=True)
-        ]
+        alone = unshared_parts(operands, gone, self._sizes)
         packed = _packed(operands, alone)
         if packed is not None:
             return RowPlan(operands, (None,) * len(operands), packed=packed)
-        products = tuple(
-            part if part is not None and _is_all_of(part, operand) else None
-            for operand, part in zip(operands, alone, strict=True)
-        )
+        products = whole_products(operands, alone)
         turned = _turned_sources(operands, products)
         return RowPlan(operands, products, turned, joins=self._joins(operands, products, turned, biased))
 
@@ -102,19 +95,10 @@ class RowWriter:
         biased: Sequence[bool],
     ) -> bool:
         """Whether three products cost less as one, by the price list."""
-        parts = [product for product in products if product is not None]
-        first, sizes = operands[0], self._sizes
-        if len(parts) < len(operands) or len({part.source for part in parts}) > 1:
+        first = next((product for product in products if product is not None), None)
+        if first is None or (_lies_by_samples(operands[0]) and first.source not in turned):
             return False
-        if len({(operand.width, operand.order) for operand in operands}) > 1:
-            return False
-        if _lies_by_samples(first) and parts[0].source not in turned:
-            return False
-        shape = sizes.shape(parts[0].source) or ("",)
-        known = [side for side in shape if isinstance(side, int)]
-        adds = tuple(keeps and part.bias is not None for keeps, part in zip(biased, parts, strict=True))
-        rows, height = math.prod(known[:-1]), known[-1] if known else 0
-        return len(known) == len(shape) and is_cheaper_joined(rows, height, first.width, adds)
+        return joins_products(operands, products, biased, self._sizes)
 
     # ---- writing ----
     def write(self, builder: NodeBuilder, plan: RowPlan, biased: Sequence[bool]) -> list[ir.Value]:
@@ -129,7 +113,9 @@ class RowWriter:
             places = [_start(operand, self._sizes) // operand.width for operand in plan.operands]
             return self._parts(builder, plan.operands, plan.packed, places)
         if plan.joins:
-            return self._parts(builder, plan.operands, _joined(builder, plan, biased), range(len(plan.operands)))
+            return self._parts(
+                builder, plan.operands, joined(builder, plan.products, biased), range(len(plan.operands))
+            )
         return [
             self._by_positions(builder, operand, product, plan.turned, keeps)
             for operand, product, keeps in zip(plan.operands, plan.products, biased, strict=True)
@@ -141,7 +127,7 @@ class RowWriter:
         """Return parts of a product of rows by positions, each by its place."""
         is_flat = _lies_by_samples(operands[0])
         rows = self._flat_by_positions(builder, whole.source) if is_flat else whole.source
-        result = _product(builder, rows, whole, keeps_bias=True)
+        result = written_product(builder, rows, whole, keeps_bias=True)
         widths = builder.constant(np.full(len(operands), operands[0].width, np.int64))
         values = builder.nodes("Split", [result, widths], len(operands), {"axis": -1}, _FLOAT)
         return [
@@ -162,10 +148,10 @@ class RowWriter:
         is_turned = _lies_by_samples(operand)
         if product is not None and is_turned and product.source in turned:
             rows = self._flat_by_positions(builder, product.source)
-            value = _product(builder, rows, product, keeps_bias=keeps_bias)
+            value = written_product(builder, rows, product, keeps_bias=keeps_bias)
             return self._from_flat(builder, operand, value, product.source)
         if product is not None and product.bias is not None and not keeps_bias:
-            value = _product(builder, product.source, product, keeps_bias=False)
+            value = written_product(builder, product.source, product, keeps_bias=False)
         else:
             value = self._operands.alone(builder, operand)
         if is_turned:
@@ -210,56 +196,10 @@ def _named(value: ir.Value, operand: Operand) -> ir.Value:
     return value
 
 
-def _joined(builder: NodeBuilder, plan: RowPlan, biased: Sequence[bool]) -> Projection:
-    """Return the products of a plan as one, with constants side by side."""
-    parts = [product for product in plan.products if product is not None]
-    arrays = [(weight_array(part.weight), constant_array(part.bias)) for part in parts]
-    matrices = [matrix for matrix, _ in arrays if matrix is not None]
-    vectors = [
-        vector if keeps and vector is not None else np.zeros(matrix.shape[1], np.float32)
-        for matrix, (_, vector), keeps in zip(matrices, arrays, biased, strict=True)
-    ]
-    weight, bias = np.concatenate(matrices, axis=1), np.concatenate(vectors)
-    is_biased = any(keeps and vector is not None for keeps, (_, vector) in zip(biased, arrays, strict=True))
-    offset = builder.weight("qkv_bias", bias) if is_biased else None
-    return Projection(parts[0].source, builder.weight("qkv_weight", weight), offset, 0, weight.shape[1])
-
-
-def _product(builder: NodeBuilder, rows: ir.Value, product: Projection, *, keeps_bias: bool) -> ir.Value:
-    value = builder.node("MatMul", [rows, product.weight], dtype=_FLOAT)
-    if product.bias is None or not keeps_bias:
-        return value
-    return builder.node("Add", [value, product.bias], dtype=_FLOAT)
-
-
 # ---- what operands are ----
 def _lies_by_samples(operand: Operand) -> bool:
     """Whether rows have to be brought into the order of positions; those of one sample are."""
     return operand.order == BATCH_FIRST and operand.batch != 1
-
-
-def _is_only_read_by(gone: Collection[ir.Node], whole: ir.Value, product: Projection) -> bool:
-    """Whether all that computes a value from the source of a product is gone."""
-    waiting = [whole]
-    while waiting:
-        value = waiting.pop()
-        if value is product.source or constant_shape(value) is not None:
-            continue
-        node = value.producer()
-        if node is None or node not in gone:
-            return False
-        waiting += [each for each in node.inputs if each is not None and each.dtype == _FLOAT]
-    return True
-
-
-def _widths(product: Projection) -> tuple[int, ...]:
-    shape = constant_shape(product.weight)
-    assert shape is not None, "a projection has constants"
-    return shape
-
-
-def _is_all_of(product: Projection, operand: Operand) -> bool:
-    return operand.parts == 1 and (product.start, product.stop) == (0, _widths(product)[1])
 
 
 def _turned_sources(operands: Sequence[Operand], products: Sequence[Projection | None]) -> frozenset[ir.Value]:
@@ -267,7 +207,7 @@ def _turned_sources(operands: Sequence[Operand], products: Sequence[Projection |
     more: dict[ir.Value, int] = {}
     for operand, product in zip(operands, products, strict=True):
         if product is not None and _lies_by_samples(operand):
-            more[product.source] = more.get(product.source, -_widths(product)[0]) + operand.width
+            more[product.source] = more.get(product.source, -widths_of(product)[0]) + operand.width
     return frozenset(source for source, number in more.items() if number > 0)
 
 
@@ -283,7 +223,7 @@ def _packed(operands: Sequence[Operand], alone: Sequence[Projection | None]) -> 
     if len({(part.source, part.weight) for part in parts}) > 1 or len({operand.width for operand in operands}) > 1:
         return None
     starts = sorted(part.start + operand.part * operand.width for operand, part in zip(operands, parts, strict=True))
-    height, width = _widths(whole)
+    height, width = widths_of(whole)
     if starts != [index * operands[0].width for index in range(len(operands))] or width != 3 * operands[0].width:
         return None
     is_cut = all(made_by(operand.whole, "Slice") is not None for operand in operands)

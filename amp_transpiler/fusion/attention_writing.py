@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.fusion.attention_operands import BATCH_FIRST, End, Operand
+from amp_transpiler.fusion.attention_values import turns
 from amp_transpiler.passes.node_builder import NodeBuilder
 
 __all__ = ["OperandWriter", "can_end", "replace_end", "reshaped"]
@@ -56,12 +57,25 @@ class OperandWriter:
             self._rearranged[(value, "turned", order)] = turned
         return self._rearranged[(value, "turned", order)]
 
+    def batch_first(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, int]) -> ir.Value:
+        """Return a value in three axes whose axes of batch and rows are in another order, with batch first."""
+        if order == BATCH_FIRST:
+            return value
+        maker = value.producer()
+        if maker is not None and turns(maker, (1, 0, 2)) and maker.inputs[0] is not None:
+            return maker.inputs[0]
+        return self.turned(builder, value, (1, 0, 2))
+
     def rows_of(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
         """Return how many rows an operand has, as a list of one."""
         if operand.places:
             value, axis = operand.whole, operand.places[2]
         else:
             value, axis = self.in_three_axes(builder, operand), operand.order[1]
+        return self.size_of(builder, value, axis)
+
+    def size_of(self, builder: NodeBuilder, value: ir.Value, axis: int) -> ir.Value:
+        """Return the size of an axis, as a list of one."""
         shape = builder.node("Shape", [value], None, ir.DataType.INT64)
         return builder.node("Gather", [shape, builder.constant(np.asarray([axis], np.int64))], None, ir.DataType.INT64)
 

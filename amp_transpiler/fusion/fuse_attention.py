@@ -14,7 +14,6 @@ from amp_transpiler.fusion.attention_masks import Mask
 from amp_transpiler.fusion.attention_operands import BATCH_FIRST, Operand
 from amp_transpiler.fusion.attention_pattern import Found, find_attentions
 from amp_transpiler.fusion.attention_projection import Projection, projection, weight_array
-from amp_transpiler.fusion.attention_values import turns
 from amp_transpiler.fusion.attention_writing import OperandWriter, can_end, replace_end
 from amp_transpiler.fusion.restrictions import Restrictions, nodes_within
 from amp_transpiler.graph.names import NameAllocator
@@ -137,7 +136,7 @@ class _Writer:
         widths = [part.stop - part.start for part in parts]
         if len(set(widths)) > 1:
             attributes["qkv_hidden_sizes"] = widths
-        source = self._batch_first(builder, parts[0].source, attention.query.order)
+        source = self._operands.batch_first(builder, parts[0].source, attention.query.order)
         return self._fused(builder, "Attention", [source, weight, offset, None, None, bias], attributes)
 
     def _unpacked(
@@ -164,19 +163,11 @@ class _Writer:
 
     def _operand(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
         """Return an operand of shape [batch, rows, width]."""
-        return self._batch_first(builder, self._operands.alone(builder, operand), operand.order)
+        return self._operands.batch_first(builder, self._operands.alone(builder, operand), operand.order)
 
     def _in_heads(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
         """Return an operand of shape [batch, heads, rows, size]."""
         return self._operands.turned(builder, operand.whole, operand.places)
-
-    def _batch_first(self, builder: NodeBuilder, value: ir.Value, order: tuple[int, int]) -> ir.Value:
-        if order == BATCH_FIRST:
-            return value
-        maker = value.producer()
-        if maker is not None and turns(maker, (1, 0, 2)) and maker.inputs[0] is not None:
-            return maker.inputs[0]
-        return self._operands.turned(builder, value, (1, 0, 2))
 
     def _fused(
         self, builder: NodeBuilder, op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, object]

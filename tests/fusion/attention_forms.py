@@ -1,5 +1,7 @@
 """Attention in the forms of today's exporters, as ONNX text: two heads of four, and what may be around them."""
 
+import collections
+
 import numpy as np
 
 from tests.support import array, parse
@@ -31,6 +33,7 @@ WEIGHTS = {
     "end": np.array([24]),
     "third": np.array([2]),
     "step": np.int64(1),
+    "unit": np.float32(1),
 }
 
 
@@ -289,3 +292,13 @@ def feeds(batch=2, length=5):
     mask[0, :2] = 0
     mask[1:, 3] = 0
     return {"x": random.normal(size=(batch, length, 8)).astype(np.float32), "m": mask}
+
+
+def counted(program):
+    """Return how many nodes of each type a program has."""
+    return collections.Counter(node.op_type for node in program.model.graph)
+
+
+def distance(expected, computed):
+    """Return the relative error of the norm."""
+    return np.linalg.norm(expected - computed) / np.linalg.norm(expected)

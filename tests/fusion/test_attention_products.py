@@ -1,14 +1,12 @@
 """Attention in pieces reads rows as they lie: the same numbers from fewer kernels, in every exporter's form."""
 
-import collections
-
 import numpy as np
 import pytest
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 import amp_transpiler as amp
 from amp_transpiler.conversion import plain_copy
-from amp_transpiler.fusion import attention_output, attention_rows
+from amp_transpiler.fusion import attention_output, operand_products
 from amp_transpiler.fusion.attention_prices import is_cheaper_in_columns, is_cheaper_joined
 from amp_transpiler.fusion.fuse import Fuse
 from amp_transpiler.graph.constness import constant_array
@@ -23,6 +21,8 @@ from tests.fusion.attention_forms import (
     SEPARATE,
     TURNED,
     WEIGHTS,
+    counted,
+    distance,
     feeds,
     model,
 )
@@ -35,14 +35,6 @@ def written(proto):
     program = plain_copy(amp.load(proto))
     result = run_pass(Fuse(["FusedMatMul"]), program.model)
     return program, result
-
-
-def counted(program):
-    return collections.Counter(node.op_type for node in program.model.graph)
-
-
-def distance(a, b):
-    return np.linalg.norm(a - b) / np.linalg.norm(a)
 
 
 def of_size(proto, batch, length):
@@ -175,7 +167,7 @@ def test_what_is_not_attention_stays(form):
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_whether_products_are_joined_is_asked_of_the_price_list(joins, monkeypatch):
-    monkeypatch.setattr(attention_rows, "is_cheaper_joined", lambda *_: joins)
+    monkeypatch.setattr(operand_products, "is_cheaper_joined", lambda *_: joins)
     for batch in (1, 4):
         proto = of_size(model(PLAIN), batch, 16)
         program, _ = written(proto)
