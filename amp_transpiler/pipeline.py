@@ -206,18 +206,20 @@ def transpile(
             emulation beside it. `auto` (default): where the host's default place is a device; `yes`: always; an error
             where no device answers; `no`: never: the verdict is emulated.
         fuse: Write several nodes as one operator before deciding. `standard`: normalisations and GELU as ONNX's own
-            operators, where the model's opset has them. `contrib`: attention, sums before normalisations and biases
-            before GELU, too, as operators of ONNX Runtime, which then is the only one that runs the result; only for
-            targets `cuda`, `cpu`, `webgpu`. Attention that stays in pieces gets products that read rows as they lie
-            (`FusedMatMul`). A fusion is left out by its name behind a minus sign: `contrib,-BiasGelu`. Names:
-            `Attention`, `FusedMatMul`, `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`,
-            `Gelu`, `com.microsoft::Gelu`, `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`,
-            `BiasGelu`. One that the target lacks, or computes wrongly, is left out, and so is a small attention that is
-            predicted to be faster without. What your lists name stays as it is, and so do nodes of which a region holds
-            only some. Default: at level auto and O2 of policy paddle, for target `cuda`, `contrib` without those that
-            no device has confirmed (`Attention`, `FastGelu`; in bfloat16 also `com.microsoft::Gelu` and `BiasGelu`) or
-            that `onnx.checker` refuses (`SimplifiedLayerNormalization`), for targets `tensorrt`, `tensorrt-rtx` and
-            `webgpu` `standard`, unless the result stays float32 or is better without; else `none`.
+            operators, where the model's opset has them; on `cuda` attention, too (`ai.onnx::Attention`), where a fused
+            kernel takes it: the model is brought to opset 23 for it, unless `--opset` names another. `contrib`:
+            attention, sums before normalisations and biases before GELU, too, as operators of ONNX Runtime, which then
+            is the only one that runs the result; only for targets `cuda`, `cpu`, `webgpu`. Attention that stays in
+            pieces gets products that read rows as they lie (`FusedMatMul`). A fusion is left out by its name behind a
+            minus sign: `contrib,-BiasGelu`. Names: `Attention`, `ai.onnx::Attention`, `FusedMatMul`,
+            `LayerNormalization`, `RMSNormalization`, `SimplifiedLayerNormalization`, `Gelu`, `com.microsoft::Gelu`,
+            `FastGelu`, `SkipLayerNormalization`, `SkipSimplifiedLayerNormalization`, `BiasGelu`. One that the target
+            lacks, or computes wrongly, is left out, and so is a small attention that is predicted to be faster without.
+            What your lists name stays as it is, and so do nodes of which a region holds only some. Default: at level
+            auto and O2 of policy paddle, for target `cuda`, `contrib` without those that no device has confirmed
+            (`Attention`; in bfloat16 also `BiasGelu`) or that `onnx.checker` refuses (`SimplifiedLayerNormalization`),
+            for targets `tensorrt`, `tensorrt-rtx` and `webgpu` `standard`, unless the result stays float32 or is better
+            without; else `none`.
         build: Target `tensorrt` and `tensorrt-rtx`: whether TensorRT-RTX's own parser and builder try the written file,
             on the CPU, before it is put in its place. A file that it refuses is an error that names node and reason,
             unless the source is refused, too. `auto` (default): where TensorRT-RTX's builder is installed (extra

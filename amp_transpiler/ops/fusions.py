@@ -118,8 +118,6 @@ FUSIONS: tuple[Fusion, ...] = (
         13,
         "the same where the model's opset has no Gelu, by the error function",
         frozenset(("Erf",)),
-        by_default=("float16",),
-        withheld="no device was asked for it in bfloat16",
     ),
     Fusion(
         "FastGelu",
@@ -128,8 +126,6 @@ FUSIONS: tuple[Fusion, ...] = (
         13,
         "GELU by the hyperbolic tangent: ONNX Runtime fuses it only in float32; takes in the bias before it",
         frozenset(("Tanh", "Gelu", "FastGelu")),
-        by_default=(),
-        withheld="its rounding is inferred from ONNX's Gelu, whose kernel it is thought to launch",
     ),
     Fusion(
         "SkipLayerNormalization",

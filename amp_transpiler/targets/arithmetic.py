@@ -27,8 +27,8 @@ CUDA_TABLE, WEBGPU_TABLE = "arithmetic", "arithmetic_webgpu"
 EXACT_RESULT = "one"
 """The rule of a kernel that rounds the exact result once."""
 
-MEASURED_EVIDENCE = frozenset({"bits", "probe", "nodes", "models"})
-"""The kinds of evidence that come from a run on the device."""
+MEASURED_EVIDENCE = frozenset({"bits", "probe", "nodes", "models", "kernel"})
+"""The kinds of evidence that come from a run on the device: of the operator, or of another one with its kernel."""
 
 UNMEASURED_NOISE = 1.0
 """Half units in the last place by which the result of an unmeasured kernel may differ."""

@@ -53,8 +53,8 @@ def test_what_is_fused_by_default_passes_the_checker():
 
 
 def test_the_default_leaves_out_what_is_not_confirmed():
-    assert default_fusions("float16") == "contrib,-Attention,-SimplifiedLayerNormalization,-FastGelu"
-    names = "-Attention,-SimplifiedLayerNormalization,-com.microsoft::Gelu,-FastGelu,-BiasGelu"
+    assert default_fusions("float16") == "contrib,-Attention,-SimplifiedLayerNormalization"
+    names = "-Attention,-SimplifiedLayerNormalization,-BiasGelu"
     assert default_fusions("bfloat16") == f"contrib,{names}"
 
 

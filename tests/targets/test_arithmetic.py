@@ -185,4 +185,4 @@ def test_another_device_or_release_has_the_nearest_rows_and_more_noise(device, r
 @pytest.mark.parametrize("evidence", sorted(EVIDENCE))
 def test_what_is_read_or_assumed_does_not_count_as_measured(evidence):
     row = dataclasses.replace(ROWS[0], evidence=evidence)
-    assert row.is_measured is (evidence in ("bits", "probe", "nodes", "models"))
+    assert row.is_measured is (evidence in ("bits", "probe", "nodes", "models", "kernel"))
