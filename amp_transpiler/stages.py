@@ -262,8 +262,9 @@ def _prepare(job: Job) -> Findings:
     has_said_nothing = job.plan.options.fuse is None and job.plan.options.recipe is None
     may_offer = has_said_nothing and not job.plan.options.optimize and policy.target.name == CUDA.name
     unfused = program if job.unfused is None else job.unfused
-    if is_sound and may_offer and (count := attentions_to_fuse(unfused, policy)):
-        notes = (_offer(count),)
+    if is_sound and may_offer:
+        count = attentions_to_fuse(unfused, policy) - optimization.fused.get("Attention", 0)
+        notes = (_offer(count),) if count > 0 else ()
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
         policy = dataclasses.replace(policy, objective="low")

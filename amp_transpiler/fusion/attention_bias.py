@@ -9,16 +9,25 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.fusion.attention_masks import Mask, shape_of_mask
+from amp_transpiler.fusion.attention_operands import Operand
 from amp_transpiler.fusion.attention_pattern import Found
 from amp_transpiler.fusion.attention_values import made_by
 from amp_transpiler.fusion.attention_writing import OperandWriter
+from amp_transpiler.fusion.operand_products import source_of
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.evaluate import evaluate
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["MaskWriter", "Masking", "masking_of"]
+__all__ = [
+    "MaskWriter",
+    "Masking",
+    "masking_of",
+    "masks_of",
+    "may_leave_rows_empty",
+    "rows_can_be_told",
+]
 
 _LOWEST = float(np.finfo(np.float32).min)
 _MOST_ELEMENTS = 1 << 20  # of a constant mask that is looked at
@@ -40,13 +49,28 @@ class Masking:
     averages: bool
 
 
+def masks_of(attention: Found) -> tuple[Mask, ...]:
+    """Return the masks of an attention in which not every score counts."""
+    return tuple(mask for mask in attention.masks if not _counts_everything(mask))
+
+
+def may_leave_rows_empty(masks: Sequence[Mask], *, causal: bool) -> bool:
+    """Whether no score of a row may count.
+
+    Args:
+        masks: those in which not every score counts.
+        causal: of a row only the scores up to its own place may count.
+    """
+    return not (len(masks) == 1 and _leaves_each_row_some(masks[0], causal=causal))
+
+
 def masking_of(attention: Found, sizes: Sizes) -> Masking | None:
     """Return what the masks of an attention do; None if rows must be guarded that cannot be told."""
-    masks = tuple(mask for mask in attention.masks if not _counts_everything(mask))
-    may_be_empty = not (len(masks) == 1 and _leaves_each_row_some(masks[0], causal=attention.causal))
+    masks = masks_of(attention)
+    may_be_empty = may_leave_rows_empty(masks, causal=attention.causal)
     is_guarded = attention.guarded and any(not mask.allowed or np.isinf(mask.filler) for mask in masks)
     is_guarded = is_guarded and may_be_empty
-    can_be_told = _rows_can_be_told(masks, sizes)
+    can_be_told = rows_can_be_told(masks, sizes)
     if is_guarded and not can_be_told:
         return None
     # As a summand, in a format in which it is small, the number would leave the scores.
@@ -60,10 +84,15 @@ class MaskWriter:
     Args:
         sizes: the sizes of the graph's values.
         operands: writes queries and keys, whose rows are asked for.
+        lowest: the least number that is added where a score does not count.
+        keeps_infinity: minus infinity is added as it is.
     """
 
-    def __init__(self, sizes: Sizes, operands: OperandWriter) -> None:
+    def __init__(
+        self, sizes: Sizes, operands: OperandWriter, *, lowest: float = _LOWEST, keeps_infinity: bool = False
+    ) -> None:
         self._sizes, self._operands = sizes, operands
+        self._lowest, self._keeps_infinity = lowest, keeps_infinity
         self._masks: dict[tuple[object, ...], ir.Value] = {}
 
     def full(self, builder: NodeBuilder, masks: Sequence[Mask], attention: Found) -> ir.Value:
@@ -122,7 +151,9 @@ class MaskWriter:
         if not mask.allowed:
             return self._in_place(builder, mask)
         if (mask,) not in self._masks:
-            filler = builder.constant(np.asarray(max(mask.filler, _LOWEST), np.float32))
+            keeps_filler = self._keeps_infinity and np.isinf(mask.filler)
+            number = mask.filler if keeps_filler else max(mask.filler, self._lowest)
+            filler = builder.constant(np.asarray(number, np.float32))
             zero = builder.constant(np.asarray(0.0, np.float32))
             choice = [filler, zero] if mask.inverted else [zero, filler]
             inputs = [self._in_place(builder, mask), *choice]
@@ -151,9 +182,16 @@ class MaskWriter:
     def _with_axes(self, builder: NodeBuilder, op_type: str, value: ir.Value, axes: list[int]) -> ir.Value:
         return builder.node(op_type, [value, builder.constant(np.asarray(axes, np.int64))], None, value.dtype)
 
+    def _rows_of(self, builder: NodeBuilder, operand: Operand) -> ir.Value:
+        """Return how many rows an operand has; of a product its source is asked, since it may not be computed."""
+        source = source_of(operand, self._sizes)
+        if operand.places or operand.is_flat or source is operand.whole:
+            return self._operands.rows_of(builder, operand)
+        return self._operands.size_of(builder, source, operand.order[1])
+
     def _square(self, builder: NodeBuilder, attention: Found) -> ir.Value:
         ones = builder.constant(np.asarray([1, 1], np.int64))
-        sides = [self._operands.rows_of(builder, each) for each in (attention.query, attention.key)]
+        sides = [self._rows_of(builder, each) for each in (attention.query, attention.key)]
         return builder.node("Concat", [ones, *sides], {"axis": 0}, ir.DataType.INT64)
 
 
@@ -167,7 +205,8 @@ def _counts_everything(mask: Mask) -> bool:
     return _is_everywhere(mask.value, not mask.inverted)
 
 
-def _rows_can_be_told(masks: Sequence[Mask], sizes: Sizes) -> bool:
+def rows_can_be_told(masks: Sequence[Mask], sizes: Sizes) -> bool:
+    """Whether `MaskWriter.rows` can tell which rows have a score that counts: by one mask of truths for all heads."""
     shape = shape_of_mask(masks[0], sizes) if len(masks) == 1 and masks[0].allowed else None
     return shape is not None and 1 < len(shape) <= 4 and shape[-3:-2] in ((), (1,))
 

@@ -11,12 +11,13 @@ from amp_transpiler.fusion.attention_operands import BATCH_FIRST, End
 from amp_transpiler.fusion.attention_pattern import Found
 from amp_transpiler.fusion.attention_prices import is_cheaper_in_columns
 from amp_transpiler.fusion.attention_projection import constant_shape, weight_array
-from amp_transpiler.fusion.attention_values import is_standard_op, only_reader
+from amp_transpiler.fusion.attention_values import is_standard_op, made_by, only_reader
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.names import is_standard
+from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["Output", "is_cheaper_turned", "output_of"]
+__all__ = ["Output", "add_to_bias", "is_cheaper_turned", "output_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +92,24 @@ def _flat(gemm: ir.Node, end: End, sizes: Sizes) -> Output | None:
 def _in_three_axes(end: End, sizes: Sizes) -> tuple[object, ...] | None:
     shape = sizes.shape(end.value)
     return shape if shape is not None and len(shape) == 3 else None
+
+
+def add_to_bias(builder: NodeBuilder, output: Output, offset: np.ndarray) -> None:
+    """Add a vector to the bias of a product that has one.
+
+    Args:
+        builder: where the new bias is put.
+        output: the product.
+        offset: what is added to its results.
+    """
+    assert output.bias is not None, "it has a bias"
+    total = builder.constant((output.bias + offset).astype(np.float32))
+    if is_standard_op(output.last, "Add"):
+        output.last.replace_input_with(1 - output.last.inputs.index(output.result), total)
+        return
+    gemm = made_by(output.last.inputs[0], "Gemm")  # of the Reshape behind it
+    assert gemm is not None, "it makes the result"
+    gemm.replace_input_with(2, total)
 
 
 def is_cheaper_turned(attention: Found, end: End, output: Output) -> bool:

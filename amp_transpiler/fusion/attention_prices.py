@@ -7,14 +7,55 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from amp_transpiler.cost.form_prices import busy_seconds_of_form
+from amp_transpiler.cost.form_prices import busy_seconds_of_form, seconds_of_form
 from amp_transpiler.graph.builder import GraphBuilder
 from amp_transpiler.graph.contrib_node import contrib
 
-__all__ = ["is_cheaper_in_columns", "is_cheaper_joined"]
+__all__ = ["is_cheaper_as_operator", "is_cheaper_in_columns", "is_cheaper_joined"]
 
 _LOW = ir.DataType.FLOAT16  # bfloat16 has the same prices
 _OPSET = 17  # any from which the operators have these attributes
+_OPSET_OF_ATTENTION = 23
+
+
+@functools.lru_cache
+def is_cheaper_as_operator(
+    batch: int, heads: int, queries: int, keys: int, size: int, *, masked: bool, chosen: bool
+) -> bool:
+    """Whether ONNX's Attention costs less than two products with a softmax between.
+
+    What makes queries, keys and values costs the same for both. A mask is free in the softmax, which takes it in.
+
+    Args:
+        batch: how many samples.
+        heads: how many heads each has.
+        queries: rows of a head.
+        keys: rows that they meet.
+        size: of a head.
+        masked: a mask says which scores count.
+        chosen: the operator needs a choice between queries and 0, and the pieces do not.
+    """
+    mask = [(_LOW, (batch, 1, queries, keys))] * masked
+    in_rows = [(_LOW, (batch, rows, heads * size)) for rows in (queries, keys, keys)]
+    by_positions = [(_LOW, (rows, batch, heads, size)) for rows in (queries, keys, keys)]
+
+    def operator(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
+        query, key, value, *masks = inputs[: 4 if masked else 3]
+        if chosen:
+            query = builder.op("Where", [inputs[-1], query, query])  # by which number is the same
+        builder.op("Attention", [query, key, value, *masks], {"q_num_heads": heads, "kv_num_heads": heads})
+
+    def pieces(builder: GraphBuilder, inputs: Sequence[ir.Value]) -> None:
+        query, key, value = inputs
+        flags = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
+        scores = _product(builder, query, key, flags, (batch, heads, queries, keys))
+        weights = builder.op("Softmax", [scores], {"axis": -1})
+        parts = _product(builder, weights, value, {"transBatchB": 1}, (batch, heads, queries, size))
+        builder.transpose(parts, [0, 2, 1, 3])
+
+    rows = [(ir.DataType.BOOL, (batch, queries, 1))] * chosen
+    as_operator = seconds_of_form(operator, [*in_rows, *mask, *rows], _OPSET_OF_ATTENTION)
+    return as_operator < seconds_of_form(pieces, by_positions, _OPSET)
 
 
 @functools.lru_cache

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -23,6 +23,7 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.program.program import Program
+from amp_transpiler.targets.kernel_table import is_within
 
 __all__ = ["Fuse", "Fused", "check_fusions", "fuse", "reason_against_fusions"]
 
@@ -91,13 +92,18 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
         return Fused()
     if reason := reason_against_fusions(program):
         return Fused(reason=reason)
-    wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset]
     faulty = faulty_operators(policy.target, policy.low, policy.device)
+    if _may_raise_opset(choice, policy, faulty):
+        from amp_transpiler.fusion.raised_opset import raise_opset_for_attention
+
+        raise_opset_for_attention(program, policy)
+        opset = opset_of(program.model, "")
+    wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset]
     missing = [fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty)]
     names = [fusion.name for fusion in wanted]
     restrictions = Restrictions(missing, policy.rules.lists)
     before, operators = _counted(program.model), {}
-    if run_pass(Fuse(names, restrictions), program.model).modified:
+    if run_pass(Fuse(names, restrictions, policy.dims), program.model).modified:
         program.touch()
         operators = dict(sorted((_counted(program.model) - before).items()))
         if needed := only_in_onnxruntime(operators):
@@ -121,10 +127,16 @@ class Fuse(Pass[PassResult]):
     Args:
         names: the fusions, as in `ops/fusions.py`.
         restrictions: which nodes may become one; None for those of a program about which only regions say something.
+        dims: name of an open dimension -> its size in the runs that count.
     """
 
-    def __init__(self, names: Collection[str], restrictions: Restrictions | None = None) -> None:
-        self._names = frozenset(names)
+    def __init__(
+        self,
+        names: Collection[str],
+        restrictions: Restrictions | None = None,
+        dims: Mapping[str, int] | None = None,
+    ) -> None:
+        self._names, self._dims = frozenset(names), dims
         self._restrictions = restrictions or Restrictions((), UserLists())
 
     def call(self, model: ir.Model) -> PassResult:
@@ -146,13 +158,16 @@ class Fuse(Pass[PassResult]):
         from amp_transpiler.fusion.fuse_attention import FuseAttention
         from amp_transpiler.fusion.norms_and_gelus import FuseWrittenOut
         from amp_transpiler.fusion.skip_norms import FuseSkipNorms
+        from amp_transpiler.fusion.standard_attention import FuseStandardAttention
 
         names, restrictions = self._names, self._restrictions
         sizes_of = functools.cache(Sizes)  # to work them out takes longer than to fuse
         attention = PassFor(_ATTENTIONS, lambda: FuseAttention(restrictions))
+        standard = PassFor(_SOFTMAXES, lambda: FuseStandardAttention(restrictions, self._dims))
         products = PassFor(_SOFTMAXES, lambda: FuseAttentionProducts(restrictions))
         return [
             *([attention] if "Attention" in names else ()),
+            *([standard] if "ai.onnx::Attention" in names else ()),
             *([products] if "FusedMatMul" in names else ()),
             PassFor(_WRITTEN_OUT, lambda: FuseWrittenOut(names, restrictions, sizes_of)),
             PassFor(_NORMS, lambda: FuseSkipNorms(names, sizes_of, gemms=True, restrictions=restrictions)),
@@ -160,13 +175,24 @@ class Fuse(Pass[PassResult]):
         ]
 
 
+def _may_raise_opset(choice: str, policy: Policy, faulty: Collection[str]) -> bool:
+    """Whether a newer opset may be wanted: of a fusion that nothing else of the choice does in its place."""
+    fusions = {fusion.name: fusion for fusion in fusions_of(choice)}
+    raising = [fusion for fusion in fusions.values() if fusion.raises_opset and _is_sound(fusion, policy, faulty)]
+    return bool(raising) and "Attention" not in fusions and policy.target.has_prices
+
+
 def _is_sound(fusion: Fusion, policy: Policy, faulty: Collection[str]) -> bool:
-    """Whether the target has the operators of ONNX Runtime that a fusion writes, and computes them rightly."""
-    if fusion.kind == "standard":
+    """Whether the target has the operators that a fusion writes, and computes them rightly."""
+    if fusion.kind == "standard" and not fusion.first_release:
         return True  # an operator without a kernel is written out by its definition
+    if fusion.first_release and policy.target.provider is None:
+        return False
+    if not is_within(policy.target.ort, fusion.first_release, None):
+        return False
     kernels = policy.target.release.kernels(policy.target.name)
     for operator in fusion.operators:
-        domain, _, op_type = operator.rpartition("::")
+        domain, _, op_type = operator.rpartition("::")  # of ONNX's own it is empty
         if operator in faulty or not kernels.mentions(domain, op_type, f"tensor({policy.low.name})"):
             return False
     return True

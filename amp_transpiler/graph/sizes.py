@@ -277,7 +277,13 @@ def _gemm(sizes: Sizes, node: ir.Node) -> Shapes:
 
 def _attention(sizes: Sizes, node: ir.Node) -> Shapes:
     query, value = sizes.shape(node.inputs[0]), sizes.shape(node.inputs[2])
-    return [None if query is None or value is None or len(query) != 4 else (*query[:3], value[-1])]
+    if query is None or value is None:
+        return [None]
+    if len(query) == 4:
+        return [(*query[:3], value[-1])]
+    heads, shared = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
+    width = value[-1] * heads // shared if isinstance(value[-1], int) and heads and shared else None
+    return [None if width is None or len(query) != 3 else (*query[:2], width)]
 
 
 def _packed_attention(sizes: Sizes, node: ir.Node) -> Shapes:

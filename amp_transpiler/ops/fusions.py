@@ -46,6 +46,8 @@ class Fusion:
         by_default: the formats in which it is done unasked: a device has run its kernels there, so that their
             arithmetic is measured and they have a price.
         withheld: why not in the others.
+        first_release: the first ONNX Runtime whose kernels do what it counts on; empty for any that has them.
+        raises_opset: an older model is brought to `opset` for it, where the target has prices.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Fusion:
     anchors: frozenset[str]
     by_default: tuple[str, ...] = _BOTH
     withheld: str = ""
+    first_release: str = ""
+    raises_opset: bool = False
 
 
 FUSIONS: tuple[Fusion, ...] = (
@@ -68,6 +72,16 @@ FUSIONS: tuple[Fusion, ...] = (
         frozenset(("Softmax", "Attention")),
         by_default=(),
         withheld="no device has run either in 16 bits: their rounding is unmeasured, and they have no price",
+    ),
+    Fusion(
+        "ai.onnx::Attention",
+        ("Attention",),
+        "standard",
+        23,
+        "one kernel for scores, mask, softmax and sum; the softmax is float32 inside; rows without any score become 0",
+        frozenset(("Softmax",)),
+        first_release="1.31",  # whose kernels ran on a device, and give 0 where no score of a row counts
+        raises_opset=True,
     ),
     Fusion(
         "FusedMatMul",
@@ -191,7 +205,7 @@ def may_fuse(choice: str, opset: int, operators: Collection[str]) -> bool:
         opset: the version of ONNX's own operators in the model.
         operators: the types of its nodes.
     """
-    fusions = (fusion for fusion in fusions_of(choice) if fusion.opset <= opset)
+    fusions = (fusion for fusion in fusions_of(choice) if fusion.opset <= opset or fusion.raises_opset)
     return any(not fusion.anchors.isdisjoint(operators) for fusion in fusions)
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "choose_opset",
     "opset_for_io",
     "opset_past_renames",
+    "opset_without_loss",
 ]
 
 _RENAMED = {"Upsample": "Resize", "Scatter": "ScatterElements"}
@@ -166,6 +167,24 @@ def asked_opset(
     )
     told = [f"; {', '.join(sorted(op_types))} {what}" for what, op_types in notes if op_types]
     return OpsetChoice(opset, f"opset {model_opset} -> {opset} as asked{''.join(told)}", rewrite)
+
+
+def opset_without_loss(model: ir.Model, constraints: Constraints, opset: int, reason: str) -> OpsetChoice:
+    """Return a higher opset if no node loses its kernel there and as many can be low; else the program's own.
+
+    Args:
+        model: a typed program.
+        constraints: the constraints of its nodes.
+        opset: the opset.
+        reason: what it is raised for.
+    """
+    model_opset = opset_of(model, "")
+    groups = _groups(model, model_opset, lambda _: True)
+    loses = any(_loses_kernel(group, constraints, model_opset, opset) for group in groups)
+    before, after = (_can_be_low(groups, constraints, version) for version in (model_opset, opset))
+    if loses or after < before:
+        return OpsetChoice(model_opset)
+    return OpsetChoice(opset, f"opset {model_opset} -> {opset}: {reason}")
 
 
 def _groups(model: ir.Model, opset: int, can_lower: Callable[[ir.Node], bool]) -> list[_Group]:
