@@ -163,7 +163,7 @@ class Fuse(Pass[PassResult]):
         names, restrictions = self._names, self._restrictions
         sizes_of = functools.cache(Sizes)  # to work them out takes longer than to fuse
         attention = PassFor(_ATTENTIONS, lambda: FuseAttention(restrictions))
-        standard = PassFor(_SOFTMAXES, lambda: FuseStandardAttention(restrictions, self._dims))
+        standard = PassFor(_ATTENTIONS, lambda: FuseStandardAttention(restrictions, self._dims))
         products = PassFor(_SOFTMAXES, lambda: FuseAttentionProducts(restrictions))
         return [
             *([attention] if "Attention" in names else ()),
@@ -216,5 +216,7 @@ def _operator_types(model: ir.Model) -> set[str]:
 
 
 def _counted(model: ir.Model) -> collections.Counter[str]:
-    names = (operator_name(node) for node in model.graph if node.op_type in _TYPES)
-    return collections.Counter(name for name in names if name in _OPERATORS)
+    """Count the operators that fusions write; ONNX's Attention with an axis of heads is none of those."""
+    nodes = [node for node in model.graph if node.op_type in _TYPES]
+    written = (node for node in nodes if node.op_type != "Attention" or node.domain or "q_num_heads" in node.attributes)
+    return collections.Counter(name for node in written if (name := operator_name(node)) in _OPERATORS)

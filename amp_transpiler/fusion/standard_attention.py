@@ -52,6 +52,7 @@ class FuseStandardAttention(Pass[PassResult]):
        infinity, a row without any score that counts is NaN there, or 0 behind a guard; the operator gives 0, and the
        guard needs no node. Where one finite number takes the place of all scores, the row is an average, and its query
        becomes 0. A mask of which it is not known which scores count leaves attention in pieces.
+    4. The operator itself is written by rows where its source has it with an axis of heads.
 
     It looks at float32 in the main graph, whose constants are in one form, and leaves nodes behind that nobody reads.
 
@@ -88,7 +89,7 @@ def attentions_for_operator(graph: ir.Graph, dims: Mapping[str, int] | None = No
 def _has_kernel(attention: Found, sizes: Sizes, dims: Mapping[str, int]) -> bool:
     """Whether a fused kernel computes the same as the source, and is faster than the pieces."""
     query, key, value = attention.query, attention.key, attention.value
-    if attention.last.op_type != "MatMul" or any(each.places for each in (query, key, value)):
+    if any(each.places for each in (query, key, value)):
         return False
     if query.size != value.size or query.size % _HEAD_UNIT or query.size > _LARGEST_HEAD or attention.scale <= 0:
         return False
@@ -96,12 +97,18 @@ def _has_kernel(attention: Found, sizes: Sizes, dims: Mapping[str, int]) -> bool
     keys = dims.get(str(key.rows), key.rows)
     if masking is None or (masking.masks and not (isinstance(keys, int) and keys % _KEY_UNIT == 0)):
         return False
+    if _is_operator(attention):
+        return True  # by rows, heads are not turned before it, behind it and within
     sides = (dims.get(str(query.batch), query.batch), query.heads, dims.get(str(query.rows), query.rows), keys)
     known = [side for side in sides if isinstance(side, int)]
     chosen = masking.averages and not masking.masks[0].replaces  # pieces choose, too, where a number takes the place
     return len(known) < len(sides) or is_cheaper_as_operator(
         *known, query.size, masked=bool(masking.masks), chosen=chosen
     )
+
+
+def _is_operator(attention: Found) -> bool:
+    return attention.last.op_type == "Attention"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,6 +131,8 @@ def _masking(attention: Found, sizes: Sizes) -> _Masking | None:
     masks = masks_of(attention)
     if not masks or not may_leave_rows_empty(masks, causal=attention.causal):
         return _Masking(masks)
+    if _is_operator(attention):
+        return _Masking(masks, zeroes=True)
     if not all(mask.allowed for mask in masks):
         return None
     if all(math.isinf(mask.filler) for mask in masks):

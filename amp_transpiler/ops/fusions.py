@@ -79,7 +79,7 @@ FUSIONS: tuple[Fusion, ...] = (
         "standard",
         23,
         "one kernel for scores, mask, softmax and sum; the softmax is float32 inside; rows without any score become 0",
-        frozenset(("Softmax",)),
+        frozenset(("Softmax", "Attention")),
         first_release="1.31",  # whose kernels ran on a device, and give 0 where no score of a row counts
         raises_opset=True,
     ),
