@@ -17,6 +17,15 @@ class BiasGelu(OpRun):
         return ((0.5 * total * (1.0 + erf(total / np.sqrt(np.float32(2.0))))).astype(np.float32),)
 
 
+class FastGelu(OpRun):
+    op_domain = "com.microsoft"
+
+    def _run(self, x: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndarray]:
+        total = x if bias is None else x + bias
+        inner = np.float32(np.sqrt(2.0 / np.pi)) * (total + np.float32(0.044715) * total**3)
+        return ((0.5 * total * (1.0 + np.tanh(inner))).astype(np.float32),)
+
+
 class FusedMatMul(OpRun):
     op_domain = "com.microsoft"
 
@@ -59,4 +68,4 @@ class SkipLayerNormalization(OpRun):
         return tuple([normal, mean, inverse, total][: len(self.onnx_node.output)])
 
 
-MICROSOFT = [BiasGelu, FusedMatMul, SkipLayerNormalization]
+MICROSOFT = [BiasGelu, FastGelu, FusedMatMul, SkipLayerNormalization]
