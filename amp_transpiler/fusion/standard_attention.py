@@ -18,7 +18,7 @@ from amp_transpiler.fusion.attention_output import Output, add_to_bias, output_o
 from amp_transpiler.fusion.attention_pattern import Found, find_attentions
 from amp_transpiler.fusion.attention_prices import is_cheaper_as_operator
 from amp_transpiler.fusion.attention_projection import Projection
-from amp_transpiler.fusion.attention_writing import OperandWriter, can_end, replace_end
+from amp_transpiler.fusion.attention_writing import OperandWriter, can_end, replace_end, reshaped
 from amp_transpiler.fusion.operand_products import joined, joins_products, products_of, source_of, written_product
 from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.constness import constant_array
@@ -43,8 +43,9 @@ _LOWEST = -3e4  # no score reaches it; more than what ONNX Runtime takes for min
 class FuseStandardAttention(Pass[PassResult]):
     """Turns attention into ONNX's Attention where ONNX Runtime has a fused kernel for it; counts them.
 
-    1. Heads and positions stay side by side as projections leave them. Projections of one value become one product,
-       which is split, where that is cheaper by the price list.
+    1. Heads stay side by side as projections leave them. Projections of one value become one product, which is split,
+       where that is cheaper by the price list. Rows by positions of several samples stay in pieces, whose products read
+       them as they lie.
     2. The bias of the keys is left out: it adds one number to all scores of a query, which the softmax takes away. That
        of the values becomes part of the bias behind the product that reads the result, since the weights of a row sum
        to 1; where rows may be without a score, it stays.
@@ -89,8 +90,8 @@ def attentions_for_operator(graph: ir.Graph, dims: Mapping[str, int] | None = No
 def _has_kernel(attention: Found, sizes: Sizes, dims: Mapping[str, int]) -> bool:
     """Whether a fused kernel computes the same as the source, and is faster than the pieces."""
     query, key, value = attention.query, attention.key, attention.value
-    if any(each.places for each in (query, key, value)):
-        return False
+    if any(each.places or (each.order != BATCH_FIRST and each.batch != 1) for each in (query, key, value)):
+        return False  # products read rows by positions as they lie
     if query.size != value.size or query.size % _HEAD_UNIT or query.size > _LARGEST_HEAD or attention.scale <= 0:
         return False
     masking = _masking(attention, sizes)
@@ -177,6 +178,7 @@ class _Writer:
         if masking.masks:
             inputs.append(self._masks.full(builder, masking.masks, attention))
         result = builder.node("Attention", inputs, _attributes(attention), _FLOAT)
+        result.shape = ir.Shape([attention.query.batch, attention.query.rows, attention.value.width])
         for end in attention.ends:
             ordered = result if end.order == BATCH_FIRST else self._operands.turned(builder, result, (1, 0, 2))
             replace_end(builder, end, ordered, attention.value.width)
@@ -204,10 +206,19 @@ class _Writer:
                 else self._operands.alone(builder, operand)
                 for operand, product, keeps in zip(operands, products, biased, strict=True)
             ]
-        return [
-            self._operands.batch_first(builder, value, operand.order)
-            for operand, value in zip(operands, values, strict=True)
-        ]
+        return [_by_samples(builder, value, operand) for operand, value in zip(operands, values, strict=True)]
+
+
+def _by_samples(builder: NodeBuilder, value: ir.Value, operand: Operand) -> ir.Value:
+    """Return an operand of shape [batch, rows, width]; by positions, it has one sample, which moves no number.
+
+    Its width is said: ONNX infers a result of no columns from values whose width it does not know.
+    """
+    if operand.order != BATCH_FIRST:
+        value = reshaped(builder, value, [1, -1, operand.width])
+    if value.shape is None or not isinstance(value.shape[-1], int):
+        value.shape = ir.Shape([operand.batch, operand.rows, operand.width])
+    return value
 
 
 def _movable_bias(product: Projection | None, output: Output | None) -> np.ndarray | None:

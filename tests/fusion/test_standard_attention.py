@@ -11,6 +11,7 @@ from amp_transpiler.fusion.attention_prices import is_cheaper_as_operator
 from amp_transpiler.fusion.fuse import Fuse
 from amp_transpiler.graph.constness import constant_array
 from amp_transpiler.passes.manager import run_pass
+from tests.fusion import test_attention_layouts as layouts
 from tests.fusion.attention_forms import (
     ALLOWED,
     BOTH_SCALED,
@@ -74,6 +75,38 @@ def test_what_is_not_attention_stays(form):
     assert written(model(body, **{"opset": 23, **constants}))[1].modified is False
 
 
+# Of torch.nn.MultiheadAttention's layouts with one sample, where masks choose scores and heads can be followed to rows.
+ONE_SAMPLE = {
+    "packed, four axes",
+    "packed, three axes",
+    "four axes, padding",
+    "three axes, padding",
+    "a result that is read as batch first",
+    "a result that is an output",
+    "projections that are no constants",
+    "cross, four axes",
+    "cross, three axes",
+    "one head that is never split",
+    "a Dropout outside training",
+}
+SEVERAL_SAMPLES = {"one head that is never split"}  # the others read rows by positions
+
+
+@pytest.mark.usefixtures("small_heads")
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("form", layouts.FORMS)
+def test_rows_by_positions_are_those_of_one_sample(form, batch):
+    proto = layouts.model(layouts.FORMS[form][0])
+    proto.opset_import[0].version = 23
+    for dim in (dim for info in proto.graph.input for dim in info.type.tensor_type.shape.dim if dim.dim_param == "b"):
+        dim.dim_value = batch
+    program, result = written(proto, {"l": 8, "s": 8})
+    assert result.count == (form in (ONE_SAMPLE if batch == 1 else SEVERAL_SAMPLES))
+    inputs = {name: values if name == "a" else values[:batch] for name, values in layouts.feeds().items()}
+    assert distance(run(proto, inputs)["y"], run(program, inputs)["y"]) < 1e-6
+    onnx.checker.check_model(program.to_onnx(), full_check=True)
+
+
 WITH_BIAS = "y0 = MatMul(o, wo) y = Add(y0, bo)"
 PLAIN = f"{ALLOWED} {SEPARATE} {TURNED} {SCORES} {MIX} {WITH_BIAS}"
 BY_INFINITY = f"{CONDITION} mask = Where(c, zero, minus) {SEPARATE} {TURNED} {BOTH_SCALED} {GUARDED} {WITH_BIAS}"
@@ -126,6 +159,8 @@ def wide(body, batch="b", length="l", *, heads=(0, 0, 2, 8), width=16, opset=17)
     weights = {
         **{f"w{name}": array(width, width, seed=index, scale=0.5) for index, name in enumerate("qkvo")},
         **{f"b{name}": array(width, seed=index + 9, scale=0.2) for index, name in enumerate("qkvo")},
+        "packed": array(width, 3 * width, seed=7, scale=0.5),
+        "packed_bias": array(3 * width, seed=8, scale=0.2),
         "heads": np.array(heads),
         "whole": np.array([0, 0, width]),
     }
@@ -145,11 +180,19 @@ OPERATOR, PIECES = {"Attention": 1}, {"com.microsoft::FusedMatMul": 3}
 UNKNOWN = PLAIN.replace(
     "mask = Where(c, zero, lowest)", "cf = Cast<to=1>(c) off = Sub(unit, cf) mask = Mul(off, lowest)"
 )
+# ONNX does not follow the width through what computes it.
+BY_SHAPE = (
+    "g0 = MatMul(x, packed) g = Add(g0, packed_bias)"
+    " sh = Shape<start=2>(g) wide = Div(sh, three) twice = Add(wide, wide)"
+    " qa = Slice(g, first, wide, third) ka = Slice(g, wide, twice, third) va = Slice(g, twice, sh, third)"
+    f" {UNMASKED.replace(SEPARATE, '')}"
+)
 # name -> body, sizes, options, what is fused, the result's opset
 DEFAULTS = {
     "known sizes": (PLAIN, (2, 16), {}, OPERATOR, 23),
     "bfloat16": (PLAIN, (2, 16), {"dtype": "bfloat16"}, OPERATOR, 23),
     "level auto": (PLAIN, (2, 16), {"level": "auto", "prefer": "size"}, OPERATOR, 23),
+    "widths that are computed": (BY_SHAPE, ("b", "l"), {}, OPERATOR, 23),
     "one sample": (PLAIN, (1, 16), {}, OPERATOR, 23),
     "no mask, open sizes": (UNMASKED, ("b", "l"), {}, OPERATOR, 23),
     "a mask of open sizes": (PLAIN, ("b", "l"), {}, {"com.microsoft::FusedMatMul": 2}, 17),
