@@ -21,10 +21,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.graph.affine import affine as affine_of_data
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.contrib_node import CONTRIB, contrib
 from amp_transpiler.ops.schema import signature
-from amp_transpiler.training_passes.batch_norm_views import affine as affine_of_data
 
 __all__ = ["Rows", "affine", "can_be_rows", "gradients", "normalise"]
 

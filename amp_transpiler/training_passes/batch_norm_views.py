@@ -25,13 +25,13 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from amp_transpiler.graph.affine import affine, times
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.contrib_node import contrib
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 
-__all__ = ["Batch", "ChannelSums", "affine", "gradients", "scaled", "statistics"]
+__all__ = ["Batch", "ChannelSums", "gradients", "scaled", "statistics"]
 
-_EPSILON = 1e-5  # that a kernel adds to a variance
 _DEVIATION = 128.0  # by which a kernel divides: `b` is smaller than 16 bits resolve, `_DEVIATION * b` is not
 _COLUMNS = 8  # of ones, that 16-bit products on tensor cores need
 
@@ -85,32 +85,6 @@ def _over_rows(builder: GraphBuilder, op_type: str, values: ir.Value) -> ir.Valu
     return values
 
 
-def affine(
-    builder: GraphBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, mean: ir.Value, deviation: float = 1.0
-) -> ir.Value:
-    """Return `(x - mean) / deviation * scale + bias`, by one kernel, whose factors have the type of the data.
-
-    CUDA has none for bfloat16, of which the range is large enough for any factor: a product and a sum compute it.
-    """
-    if x.dtype == ir.DataType.BFLOAT16:
-        return _affine_in_bfloat16(builder, x, scale, bias, mean, deviation)
-    variance = np.full(shape_of(x)[1], deviation**2 - _EPSILON)
-    inputs = [builder.cast(value, x.dtype) for value in (scale, bias, mean)]
-    inputs.append(builder.constant(variance, x.dtype))
-    return builder.op("BatchNormalization", [x, *inputs], {"epsilon": _EPSILON})
-
-
-def _affine_in_bfloat16(
-    builder: GraphBuilder, x: ir.Value, scale: ir.Value, bias: ir.Value, mean: ir.Value, deviation: float
-) -> ir.Value:
-    """Return what `affine` does; the mean is taken off with the factor as it is rounded."""
-    factor = builder.cast(_times(builder, scale, 1 / deviation), x.dtype)
-    shift = builder.sub(builder.high(bias), builder.mul(builder.high(factor), mean))
-    column = [shape_of(x)[1], *[1] * (len(shape_of(x)) - 2)]
-    product = builder.mul(x, builder.reshape(factor, column))
-    return builder.add(product, builder.reshape(builder.cast(shift, x.dtype), column))
-
-
 def scaled(builder: GraphBuilder, batch: Batch, scale: ir.Value, bias: ir.Value) -> ir.Value:
     """Return the normalised data times `scale` plus `bias`, which are [C]: in their shape and type.
 
@@ -154,7 +128,7 @@ def gradients(
         against = builder.sub(sums, builder.mul(mean, to_bias))
         to_scale = builder.mul(against, inverse)
         results.update({1: to_scale} if 1 in wanted else {})
-    results = {index: _times(builder, value, 1 / rows.factor) for index, value in results.items()}
+    results = {index: times(builder, value, 1 / rows.factor) for index, value in results.items()}
     if 0 in wanted:
         per_number = -1 / (rows.factor * batch.count)
         if over_slope:
@@ -178,7 +152,7 @@ def _combined(
     level: ir.Value,
 ) -> ir.Value:
     """Return `slope * g + share * to_scale * (x - mean) + level`."""
-    along = builder.mul(_times(builder, share, _deviation(g)), to_scale)
+    along = builder.mul(times(builder, share, _deviation(g)), to_scale)
     moved = _moved(builder, g, batch, along, level)
     column = builder.reshape(builder.cast(slope, g.dtype), [batch.channels, *[1] * (len(shape_of(g)) - 2)])
     return builder.add(builder.mul(g, column), moved)
@@ -200,10 +174,6 @@ def _multiplied(
     if not attributes:
         return builder.matmul(first, second)
     return contrib(builder, "FusedMatMul", [first, second], attributes, first.dtype, shape)
-
-
-def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
-    return value if factor == 1 else builder.mul(value, factor)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

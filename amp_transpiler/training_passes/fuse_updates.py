@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.cost.form_prices import seconds_of_form
+from amp_transpiler.graph.affine import affine
 from amp_transpiler.graph.builder import GraphBuilder, is_static, shape_of
 from amp_transpiler.graph.match import Binding, bindings, only_read_within, parse_form
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.batch_norm_views import affine
 
 __all__ = ["FuseUpdates", "times_plus"]
 

@@ -26,6 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.cost.products import ALIGNED
+from amp_transpiler.graph.affine import times
 from amp_transpiler.graph.builder import GraphBuilder, shape_of
 from amp_transpiler.graph.contrib_node import contrib
 from amp_transpiler.graph.dtypes import LOW_DTYPES
@@ -92,7 +93,7 @@ class Moments:
         exact = beside if samples >= _MANY and not _is_whole(beside) else builder.high(beside)
         length = samples * math.prod(plane) if _is_whole(exact) else math.prod(plane)
         squares = summed_products(builder, exact, exact, _divisor(data) ** 2 / length)
-        squares = _times(builder, squares, length / (samples * math.prod(plane)))
+        squares = times(builder, squares, length / (samples * math.prod(plane)))
         spread = builder.slice(squares, [0, 0], [channels, channels], [0, 1])
         rest = None
         if data.dtype in LOW_DTYPES:
@@ -122,7 +123,7 @@ class Moments:
         """Return the normalised result of the convolution times `scale` plus `bias`, which are [M]."""
         shift = builder.reshape(builder.high(bias), [self.channels, 1])
         matrix = self._with_column(builder, builder.mul(self.weight, self._slope(builder, scale)), shift)
-        return self._convolved(builder, _times(builder, matrix, _divisor(self.data)))
+        return self._convolved(builder, times(builder, matrix, _divisor(self.data)))
 
     def gradients(self, builder: GraphBuilder, g: ir.Value, scale: ir.Value, *, with_data: bool) -> LayerGradients:
         """Return the gradients of a layer.
@@ -186,7 +187,7 @@ class Moments:
         length = self.count if _is_whole(self.data) else math.prod(plane)
         factor = 2.0 ** -round(math.log2(length) / 2) if g.dtype in LOW_DTYPES else 1.0
         side = builder.reshape(g, [samples, self.channels, math.prod(plane)])
-        sums = _times(builder, summed_products(builder, side, self.data, factor * _divisor(g)), 1 / factor)
+        sums = times(builder, summed_products(builder, side, self.data, factor * _divisor(g)), 1 / factor)
         totals = builder.slice(sums, [channels], [channels + 1], [1])
         products = builder.slice(sums, [0], [channels], [1])
         if self.rest is not None:
@@ -226,14 +227,10 @@ def _centred(builder: GraphBuilder, data: ir.Value) -> tuple[ir.Value, ir.Value]
     mean = sums.sums(builder, data, 1 / (sums.factor * samples * math.prod(plane)))
     column = builder.reshape(builder.cast(mean, data.dtype), [channels, *[1] * len(plane)])
     share = 1 / _divisor(data)
-    rows = builder.reshape(_times(builder, builder.sub(data, column), share), [samples, channels, math.prod(plane)])
+    rows = builder.reshape(times(builder, builder.sub(data, column), share), [samples, channels, math.prod(plane)])
     ones = _ALIGNED - channels % _ALIGNED  # one at least
     if data.dtype == ir.DataType.BFLOAT16:  # CUDA has no Pad of it
         sizes = builder.constant(np.array([samples, ones, math.prod(plane)], np.int64))
         return builder.concat([rows, builder.op("Expand", [builder.constant([[[share]]], rows.dtype), sizes])], 1), mean
     pads = builder.constant(np.array([0, 0, 0, 0, ones, 0], np.int64))
     return builder.op("Pad", [rows, pads, builder.constant(share, rows.dtype)]), mean
-
-
-def _times(builder: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
-    return value if factor == 1 else builder.mul(value, factor)
