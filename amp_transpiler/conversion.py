@@ -232,7 +232,7 @@ def _release_all_but_states(program: Program, policy: Policy, listed: Collection
 
 
 def _split_gemm_updates() -> Pass[PassResult]:
-    from amp_transpiler.training_passes import SplitGemmUpdates
+    from amp_transpiler.update_passes import SplitGemmUpdates
 
     return SplitGemmUpdates()
 

@@ -48,7 +48,7 @@ from amp_transpiler.systems.program_names import (
 from amp_transpiler.targets import Target
 from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.releases import choose_release, installed_version
-from amp_transpiler.training_passes.aids import add_training_aids
+from amp_transpiler.update_passes.aids import add_training_aids
 from amp_transpiler.verification.transformers import NotOptimized, attentions_to_fuse, check_optimized, optimized
 from amp_transpiler.writing import as_loaded
 

@@ -46,7 +46,6 @@ from amp_transpiler.training_passes import (
     FreeUnread,
     FuseBiases,
     PlainForCpu,
-    ReadBeforeUpdate,
     ReduceInStages,
     ShortenScatters,
     SimplifyConcats,
@@ -54,6 +53,7 @@ from amp_transpiler.training_passes import (
     SplitScatters,
 )
 from amp_transpiler.training_passes.alive import Memory
+from amp_transpiler.update_passes import ReadBeforeUpdate
 
 __all__ = ["CompiledStep", "Watch", "compile_step", "open_ready", "open_step"]
 

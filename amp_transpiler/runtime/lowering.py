@@ -26,8 +26,6 @@ from amp_transpiler.program.program import Program
 from amp_transpiler.runtime.places import Place
 from amp_transpiler.targets import CUDA
 from amp_transpiler.training_passes import (
-    CPU_WORTH,
-    CUDA_WORTH,
     AffineRows,
     AttentionSums,
     BiasColumns,
@@ -35,13 +33,10 @@ from amp_transpiler.training_passes import (
     CancelTransposes,
     CastTogether,
     CentreByProducts,
-    CheckByProducts,
     DeadKeyBiases,
     DropIdentities,
     Formulation,
     FuseProducts,
-    FuseUpdates,
-    GroupUpdates,
     JoinProducts,
     Legalize,
     LowerBatchNorm,
@@ -55,19 +50,26 @@ from amp_transpiler.training_passes import (
     PlaceCasts,
     PointwiseProducts,
     PositionsFirst,
-    ReadUnrounded,
     Recompute,
     RoundSlopes,
-    ScaleGradients,
     ScaleInLow,
     SplitRows,
     SumByProducts,
     SumSlopes,
     WeightGradients,
-    Worth,
     WriteInPlace,
-    ZeroBeforeSums,
     is_recompute_asked,
+)
+from amp_transpiler.update_passes import (
+    CPU_WORTH,
+    CUDA_WORTH,
+    CheckByProducts,
+    FuseUpdates,
+    GroupUpdates,
+    ReadUnrounded,
+    ScaleGradients,
+    Worth,
+    ZeroBeforeSums,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Passes over training programs: operators that ONNX Runtime cannot train with, masters, and loss scaling."""
+"""Passes over training steps: operators that ONNX Runtime cannot train with, forms that take less time or memory."""
 
 from typing import TYPE_CHECKING
 
@@ -13,26 +13,13 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.cancel_transposes import CancelTransposes as CancelTransposes
     from amp_transpiler.training_passes.cast_together import CastTogether as CastTogether
     from amp_transpiler.training_passes.centre_by_products import CentreByProducts as CentreByProducts
-    from amp_transpiler.training_passes.check_by_products import CheckByProducts as CheckByProducts
     from amp_transpiler.training_passes.compute_late import ComputeLate as ComputeLate
     from amp_transpiler.training_passes.dead_key_biases import DeadKeyBiases as DeadKeyBiases
     from amp_transpiler.training_passes.drop_identities import DropIdentities as DropIdentities
     from amp_transpiler.training_passes.free_unread import FreeUnread as FreeUnread
     from amp_transpiler.training_passes.fuse_biases import FuseBiases as FuseBiases
     from amp_transpiler.training_passes.fuse_products import FuseProducts as FuseProducts
-    from amp_transpiler.training_passes.fuse_updates import FuseUpdates as FuseUpdates
-    from amp_transpiler.training_passes.group_plan import (
-        CPU_WORTH as CPU_WORTH,
-        CUDA_WORTH as CUDA_WORTH,
-        Worth as Worth,
-    )
-    from amp_transpiler.training_passes.group_updates import (
-        Grouped as Grouped,
-        GroupUpdates as GroupUpdates,
-        group_members as group_members,
-    )
     from amp_transpiler.training_passes.guard_statistics import GuardStatistics as GuardStatistics
-    from amp_transpiler.training_passes.insert_masters import InsertMasters as InsertMasters, Mastered as Mastered
     from amp_transpiler.training_passes.join_products import JoinProducts as JoinProducts
     from amp_transpiler.training_passes.legalize import Legalize as Legalize
     from amp_transpiler.training_passes.lower_batch_norm import LowerBatchNorm as LowerBatchNorm
@@ -46,8 +33,6 @@ if TYPE_CHECKING:
     from amp_transpiler.training_passes.plain_for_cpu import PlainForCpu as PlainForCpu
     from amp_transpiler.training_passes.pointwise_products import PointwiseProducts as PointwiseProducts
     from amp_transpiler.training_passes.positions_first import PositionsFirst as PositionsFirst
-    from amp_transpiler.training_passes.read_before_update import ReadBeforeUpdate as ReadBeforeUpdate
-    from amp_transpiler.training_passes.read_unrounded import ReadUnrounded as ReadUnrounded
     from amp_transpiler.training_passes.recompute import (
         Recompute as Recompute,
         ask_for_recompute as ask_for_recompute,
@@ -55,13 +40,10 @@ if TYPE_CHECKING:
     )
     from amp_transpiler.training_passes.reduce_in_stages import ReduceInStages as ReduceInStages
     from amp_transpiler.training_passes.round_slopes import RoundSlopes as RoundSlopes
-    from amp_transpiler.training_passes.scale_gradients import ScaleGradients as ScaleGradients
     from amp_transpiler.training_passes.scale_in_low import ScaleInLow as ScaleInLow
-    from amp_transpiler.training_passes.scale_loss import Scaled as Scaled, ScaleLoss as ScaleLoss
     from amp_transpiler.training_passes.shorten_scatters import ShortenScatters as ShortenScatters
     from amp_transpiler.training_passes.simplify_concats import SimplifyConcats as SimplifyConcats
     from amp_transpiler.training_passes.slice_known_rows import SliceKnownRows as SliceKnownRows
-    from amp_transpiler.training_passes.split_gemm_updates import SplitGemmUpdates as SplitGemmUpdates
     from amp_transpiler.training_passes.split_rows import SplitRows as SplitRows
     from amp_transpiler.training_passes.split_scatters import SplitScatters as SplitScatters
     from amp_transpiler.training_passes.sum_by_products import SumByProducts as SumByProducts
@@ -71,7 +53,6 @@ if TYPE_CHECKING:
         WeightGradients as WeightGradients,
     )
     from amp_transpiler.training_passes.write_in_place import WriteInPlace as WriteInPlace
-    from amp_transpiler.training_passes.zero_before_sums import ZeroBeforeSums as ZeroBeforeSums
     from amp_transpiler.training_passes.zero_pads import PadInLow as PadInLow
 else:
     __getattr__, __dir__ = lazy_names(__name__)

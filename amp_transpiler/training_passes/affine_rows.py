@@ -14,7 +14,7 @@ from amp_transpiler.graph.match import Binding, bindings, only_read_within, pars
 from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.take_over import take_over
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.fuse_updates import times_plus
+from amp_transpiler.update_passes.fuse_updates import times_plus
 
 __all__ = ["AffineRows"]
 

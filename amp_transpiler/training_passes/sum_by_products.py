@@ -15,7 +15,7 @@ from amp_transpiler.graph.walk import is_used
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.targets.kernel_conditions import blocks_of
-from amp_transpiler.training_passes.update_chains import low_source
+from amp_transpiler.update_passes.update_chains import low_source
 
 __all__ = ["SumByProducts"]
 

@@ -51,7 +51,7 @@ IN_PLACE = """
 
 Reserved after four steps, in MB, under one layout of addresses. `Executor(cuda_graph=True)` captures two graphs that
 take turns, each with its own set of buffers for the state. With `in_place=True` there is one graph, which overwrites
-its state; a node that reads old state late is waited for (`training_passes/read_before_update.py`).
+its state; a node that reads old state late is waited for (`update_passes/read_before_update.py`).
 
 """
 BYTES = """

@@ -17,7 +17,8 @@ from amp_transpiler.runtime.distributed.cut_step import Cut, cut_step, loss_scal
 from amp_transpiler.runtime.lowering import ready_to_open
 from amp_transpiler.runtime.places import CPUPlace
 from amp_transpiler.runtime.values import run_session
-from amp_transpiler.training_passes import CUDA_WORTH, PadClasses
+from amp_transpiler.training_passes import PadClasses
+from amp_transpiler.update_passes import CUDA_WORTH
 from programs.ours import training_step
 from programs.sizes import NETWORKS, feeds_of, small
 from tests.distributed import networks

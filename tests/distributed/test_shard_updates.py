@@ -6,7 +6,7 @@ import pytest
 
 from amp_transpiler import static
 from amp_transpiler.runtime.distributed.shard_updates import restricted, share_updates
-from amp_transpiler.training_passes import CUDA_WORTH
+from amp_transpiler.update_passes import CUDA_WORTH
 from tests.distributed import networks
 from tests.distributed.test_cut_step import CPU, cut
 

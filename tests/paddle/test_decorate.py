@@ -11,7 +11,7 @@ from amp_transpiler.errors import OptionError
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.program.program import Persistable
 from amp_transpiler.runtime.scope import scope_guard
-from amp_transpiler.training_passes.loss_scaling import ScalingRule
+from amp_transpiler.update_passes.loss_scaling import ScalingRule
 from tests.paddle import nets
 
 FP16_ONLY = (2.0**15, ScalingRule(1000, 2, 2.0, 0.8))

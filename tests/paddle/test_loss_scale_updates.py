@@ -12,7 +12,7 @@ from amp_transpiler import optimizer, static
 from amp_transpiler.graph.dtypes import parse_dtype
 from amp_transpiler.paddle.framework.persistables import create_persistable
 from amp_transpiler.program.program import Persistable
-from amp_transpiler.training_passes.loss_scaling import (
+from amp_transpiler.update_passes.loss_scaling import (
     ScalingRule,
     check_finite,
     is_count,

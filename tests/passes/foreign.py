@@ -11,7 +11,7 @@ from amp_transpiler.graph.training_step import TrainingStep
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.precision.training import TrainingWishes
 from amp_transpiler.systems.choice import Request, choose_policy
-from amp_transpiler.training_passes.aids import add_training_aids
+from amp_transpiler.update_passes.aids import add_training_aids
 from foreign.networks import NETWORKS
 from foreign.optimizers import OPTIMIZERS
 from foreign.writer import Writer

@@ -15,7 +15,7 @@ from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.program.assemble import assemble
 from amp_transpiler.runtime import compile as compiling, lowering
 from amp_transpiler.runtime.places import CPUPlace
-from amp_transpiler.training_passes import CUDA_WORTH
+from amp_transpiler.update_passes import CUDA_WORTH
 
 F = nn.functional
 

@@ -10,7 +10,7 @@ from amp_transpiler.paddle.nn import functional
 from amp_transpiler.program.assemble import assemble
 from amp_transpiler.runtime.lowering import ready_to_open
 from amp_transpiler.runtime.unfetched_losses import leave_out, unfetched_losses
-from amp_transpiler.training_passes import CUDA_WORTH
+from amp_transpiler.update_passes import CUDA_WORTH
 
 FEED = {
     "x": np.random.default_rng(0).normal(size=(6, 4)).astype("f"),

@@ -10,7 +10,7 @@ import amp_transpiler as amp
 from amp_transpiler import optimizer, static
 from amp_transpiler.paddle.nn import functional as F
 from amp_transpiler.paddle.utils import unique_name
-from amp_transpiler.training_passes.loss_scaling import ScalingRule
+from amp_transpiler.update_passes.loss_scaling import ScalingRule
 from tests import support
 from tests.paddle import nets, text_nets
 from tests.support import array, chain

@@ -12,7 +12,7 @@ from amp_transpiler.program.assemble import assemble
 from amp_transpiler.runtime.lowering import ready_to_open
 from amp_transpiler.targets.arithmetic import arithmetic_of
 from amp_transpiler.targets.kernel_conditions import holds
-from amp_transpiler.training_passes.group_plan import CUDA_WORTH
+from amp_transpiler.update_passes.group_plan import CUDA_WORTH
 from programs.ours import training_step
 from programs.sizes import NETWORKS, feeds_of
 

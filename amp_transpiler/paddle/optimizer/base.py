@@ -30,7 +30,7 @@ from amp_transpiler.paddle.regularizer import L2Decay, WeightDecayRegularizer
 from amp_transpiler.paddle.utils import unique_name
 from amp_transpiler.program.program import Program, Variable
 from amp_transpiler.runtime.scope import Scope, global_scope
-from amp_transpiler.training_passes.loss_scaling import float32_or_zero, unscale, zero_if
+from amp_transpiler.update_passes.loss_scaling import float32_or_zero, unscale, zero_if
 
 __all__ = ["Clip", "Decay", "Optimizer", "Pairs", "Parameters", "Rate", "check_trained_type"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from amp_transpiler import optimizer, static, tensor
 from amp_transpiler.errors import InputError, OptionError
-from amp_transpiler.training_passes.loss_scaling import ScalingRule, check_finite, unscale, update_loss_scaling
+from amp_transpiler.update_passes.loss_scaling import ScalingRule, check_finite, unscale, update_loss_scaling
 from tests.paddle import nets, text_nets
 from tests.support import array
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from amp_transpiler.errors import InputError
 from amp_transpiler.paddle.building import builder_of, overwrite, wrap
 from amp_transpiler.program.program import Variable
-from amp_transpiler.training_passes import loss_scaling
+from amp_transpiler.update_passes import loss_scaling
 
 __all__ = ["check_finite_and_unscale", "update_loss_scaling"]
 

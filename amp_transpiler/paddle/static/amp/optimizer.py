@@ -27,7 +27,7 @@ from amp_transpiler.systems.choice import Request, choose_policy
 from amp_transpiler.systems.paddle.casting import cast_parameters_to_fp16, cast_program
 from amp_transpiler.systems.paddle.levels import LEVELS, Level
 from amp_transpiler.systems.paddle.lists import AutoMixedPrecisionLists
-from amp_transpiler.training_passes.loss_scaling import (
+from amp_transpiler.update_passes.loss_scaling import (
     ScalingRule,
     check_finite,
     update_loss_scaling,

@@ -12,7 +12,7 @@ import numpy as np
 from amp_transpiler.errors import InputError, OptionError
 from amp_transpiler.program.program import Variable
 from amp_transpiler.runtime.scope import Scope
-from amp_transpiler.training_passes.loss_scaling import LARGEST_COUNT, ScalingRule, is_count, is_positive
+from amp_transpiler.update_passes.loss_scaling import LARGEST_COUNT, ScalingRule, is_count, is_positive
 
 __all__ = ["ScalerState"]
 

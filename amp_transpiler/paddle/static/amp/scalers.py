@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from amp_transpiler.errors import OptionError
-from amp_transpiler.training_passes.loss_scaling import LARGEST_COUNT, ScalingRule, is_count, is_positive
+from amp_transpiler.update_passes.loss_scaling import LARGEST_COUNT, ScalingRule, is_count, is_positive
 
 __all__ = ["PADDLE", "PADDLE_FP16_ONLY", "SCALERS", "Scaler", "choose_scaler"]
 

@@ -14,8 +14,8 @@ from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import ROLE_KEY, role_of
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.scattered_sums import float16_operands
-from amp_transpiler.training_passes.update_chains import is_scalar, is_widened
+from amp_transpiler.update_passes.scattered_sums import float16_operands
+from amp_transpiler.update_passes.update_chains import is_scalar, is_widened
 
 __all__ = ["CheckByProducts"]
 

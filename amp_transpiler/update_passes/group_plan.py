@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_transpiler.graph.dtypes import LOW_DTYPES
 from amp_transpiler.graph.tensors import element_bytes
-from amp_transpiler.training_passes.update_chains import Chain, is_scalar, source_of
+from amp_transpiler.update_passes.update_chains import Chain, is_scalar, source_of
 
 __all__ = ["CPU_WORTH", "CUDA_WORTH", "MOST_INPUTS", "Group", "Worth", "plan_groups", "runs_of"]
 

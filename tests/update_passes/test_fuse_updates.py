@@ -5,7 +5,7 @@ import pytest
 
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.training_passes import FuseUpdates
+from amp_transpiler.update_passes import FuseUpdates
 from tests.support import array
 from tests.training_passes.training_step import outline, step
 

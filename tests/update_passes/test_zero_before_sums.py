@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from amp_transpiler.passes.manager import PassManager, run_pass
-from amp_transpiler.training_passes import CheckByProducts, ZeroBeforeSums
-from tests.training_passes.test_check_by_products import model_of, run
+from amp_transpiler.update_passes import CheckByProducts, ZeroBeforeSums
+from tests.update_passes.test_check_by_products import model_of, run
 
 TABLE = """(float[64,96] x, int64[5,1] i, float[5,96] y, float[3,128] z) => (bool bad, float[64,96] g)
 <float zero = {0}, float16 low_zero = {0}> {

@@ -7,7 +7,7 @@ import pytest
 
 import amp_transpiler as amp
 from amp_transpiler.graph.types import propagate_types
-from amp_transpiler.training_passes.split_gemm_updates import SplitGemmUpdates
+from amp_transpiler.update_passes.split_gemm_updates import SplitGemmUpdates
 from tests.support import run_on_noise
 
 UPDATE = """<ir_version: 10, opset_import: ["" : 21]>

@@ -14,7 +14,7 @@ from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.precision.training.cotangents import Cotangents
-from amp_transpiler.training_passes.loss_scaling import ScalingRule, found_not_finite, update_loss_scaling
+from amp_transpiler.update_passes.loss_scaling import ScalingRule, found_not_finite, update_loss_scaling
 
 __all__ = ["FIRST_SCALE", "RULE", "ScaleLoss", "Scaled"]
 

@@ -5,7 +5,8 @@ import pytest
 
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.training_passes import FuseProducts, ScaleGradients
+from amp_transpiler.training_passes import FuseProducts
+from amp_transpiler.update_passes import ScaleGradients
 from tests.support import array
 from tests.training_passes.training_step import outline, step
 

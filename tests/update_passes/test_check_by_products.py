@@ -10,7 +10,7 @@ import pytest
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.training_passes import CheckByProducts, ReadUnrounded
+from amp_transpiler.update_passes import CheckByProducts, ReadUnrounded
 
 
 def model_of(text):

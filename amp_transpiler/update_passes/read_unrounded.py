@@ -12,7 +12,7 @@ from amp_transpiler.graph.remove_unread import remove_unread
 from amp_transpiler.graph.roles import role_of
 from amp_transpiler.ops.names import is_standard
 from amp_transpiler.passes.manager import Pass, PassResult
-from amp_transpiler.training_passes.update_chains import is_widened
+from amp_transpiler.update_passes.update_chains import is_widened
 
 __all__ = ["ReadUnrounded"]
 

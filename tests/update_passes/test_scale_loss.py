@@ -12,10 +12,10 @@ from amp_transpiler.graph.roles import role_of
 from amp_transpiler.graph.training_step import State, TrainingStep
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.precision.training.cotangents import NotLinear, find_cotangents
-from amp_transpiler.training_passes import ScaleLoss
-from amp_transpiler.training_passes.aids import add_training_aids
-from amp_transpiler.training_passes.loss_scaling import ScalingRule
-from amp_transpiler.training_passes.scale_loss import FIRST_SCALE
+from amp_transpiler.update_passes import ScaleLoss
+from amp_transpiler.update_passes.aids import add_training_aids
+from amp_transpiler.update_passes.loss_scaling import ScalingRule
+from amp_transpiler.update_passes.scale_loss import FIRST_SCALE
 from foreign.networks import NETWORKS
 from foreign.own_steps import saved
 from foreign.torch_steps import TORCH_NETWORKS, from_torch

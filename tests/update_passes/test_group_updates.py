@@ -11,7 +11,7 @@ import pytest
 from amp_transpiler.graph.roles import ROLE_KEY
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.passes.manager import run_pass
-from amp_transpiler.training_passes import CPU_WORTH, CUDA_WORTH, GroupUpdates, Worth, group_members
+from amp_transpiler.update_passes import CPU_WORTH, CUDA_WORTH, GroupUpdates, Worth, group_members
 
 FREE = Worth(launch=1.0, bandwidth=1e30, most_elements=1 << 40)
 EQUAL = dataclasses.replace(FREE, merges=False)

@@ -13,8 +13,8 @@ from amp_transpiler.graph.training_step import UPDATES_KEY, State
 from amp_transpiler.passes.manager import run_pass
 from amp_transpiler.precision.ranges import RangeFaults
 from amp_transpiler.systems.choice import Request, choose_policy
-from amp_transpiler.training_passes import InsertMasters
-from amp_transpiler.training_passes.aids import add_training_aids
+from amp_transpiler.update_passes import InsertMasters
+from amp_transpiler.update_passes.aids import add_training_aids
 from tests.passes.foreign import by_hand, converted, foreign_step, prepared, trained
 from tests.precision.test_training_step_forms import STEPS
 from tests.support import assert_valid, dtype_of

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_transpiler.graph.builder import GraphBuilder
-from amp_transpiler.training_passes.update_chains import source_of
+from amp_transpiler.update_passes.update_chains import source_of
 
 __all__ = [
     "LARGEST_COUNT",

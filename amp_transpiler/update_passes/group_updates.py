@@ -21,8 +21,8 @@ from amp_transpiler.ops.names import is_standard
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.program.packed_state import Stack
-from amp_transpiler.training_passes.group_plan import MOST_INPUTS, Group, Worth, plan_groups, runs_of
-from amp_transpiler.training_passes.update_chains import (
+from amp_transpiler.update_passes.group_plan import MOST_INPUTS, Group, Worth, plan_groups, runs_of
+from amp_transpiler.update_passes.update_chains import (
     Chain,
     Ref,
     find_chains,

@@ -77,7 +77,7 @@ def _make_low(program: Program, policy: Policy) -> tuple[Policy, tuple[str, ...]
     if policy.wishes.master_weights is False:
         return made_low, chosen.without_masters()
     if chosen.parameters:
-        from amp_transpiler.training_passes.insert_masters import InsertMasters
+        from amp_transpiler.update_passes.insert_masters import InsertMasters
 
         mastered = run_pass(InsertMasters(program.step, chosen.parameters), program.model)
         if mastered.modified:
@@ -94,7 +94,7 @@ def _scale_loss(program: Program, step: TrainingStep) -> tuple[str, ...]:
         program.notes.append(f"the step scales its loss already, by '{step.loss_scale}': nothing was added")
         return ()
     from amp_transpiler.precision.training.cotangents import NotLinear, find_cotangents
-    from amp_transpiler.training_passes.scale_loss import ScaleLoss
+    from amp_transpiler.update_passes.scale_loss import ScaleLoss
 
     start = "--loss-scaling: the loss is not scaled, so small float16 gradients may become zero"
     try:

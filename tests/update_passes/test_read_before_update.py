@@ -9,7 +9,7 @@ import pytest
 from amp_transpiler.graph.precedence import Precedence
 from amp_transpiler.graph.shape_inference import infer_shapes
 from amp_transpiler.passes.manager import PassManager
-from amp_transpiler.training_passes import ReadBeforeUpdate
+from amp_transpiler.update_passes import ReadBeforeUpdate
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]> step '
 RATE = "float[1] rate, float[3] w, float[3] g"
