@@ -264,7 +264,7 @@ def _prepare(job: Job) -> Findings:
     unfused = program if job.unfused is None else job.unfused
     if is_sound and may_offer:
         count = attentions_to_fuse(unfused, policy) - optimization.fused.get("Attention", 0)
-        notes = (_offer(count),) if count > 0 else ()
+        notes = (_offer(count, unfused, policy),) if count > 0 else ()
     policy = aided.policy
     if program.step is not None and policy.objective == "balance":  # in training memory counts as well as time
         policy = dataclasses.replace(policy, objective="low")
@@ -308,9 +308,17 @@ def _fused(job: Job) -> tuple[Optimization, Program | None]:
     return Optimization(fused.operators, findings, settings), unfused if fused.operators else None
 
 
-def _offer(attentions: int) -> str:
+def _offer(attentions: int, unfused: Program, policy: Policy) -> str:
+    """Return how the attentions that stay in pieces would be one operator each."""
+    from amp_transpiler.cost import open_dims
+    from amp_transpiler.fusion.standard_attention import lengths_to_name
+
     what = "1 attention as one operator" if attentions == 1 else f"{attentions} attentions as one operator each"
-    return f"--fuse contrib would write {what}; no device has run it in 16 bits yet, so it is no default"
+    offer = f"--fuse contrib would write {what}; no device has run it in 16 bits yet, so it is no default"
+    inputs = open_dims(unfused.model)
+    lengths = [name for name in lengths_to_name(unfused.model.graph) if name in inputs and name not in policy.dims]
+    flags = " ".join(f"--dim {name}={inputs[name]}" for name in lengths if inputs[name] % 4 == 0)
+    return f"{offer}; ONNX's is one where runs have a multiple of 4 keys, as with {flags}" if flags else offer
 
 
 # ---- the conversion ----

@@ -28,7 +28,7 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["FIRST_OPSET", "FuseStandardAttention", "attentions_for_operator"]
+__all__ = ["FIRST_OPSET", "FuseStandardAttention", "attentions_for_operator", "lengths_to_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ _FUSION = "ai.onnx::Attention"
 _FLOAT = ir.DataType.FLOAT
 _HEAD_UNIT, _LARGEST_HEAD = 8, 256  # of the heads that ONNX Runtime's fused kernels take
 _KEY_UNIT = 4  # of the keys that they take with a mask
+_LIKELY_KEYS = 128
 _LOWEST = -3e4  # no score reaches it; more than what ONNX Runtime takes for minus infinity in float16
 
 
@@ -85,6 +86,18 @@ def attentions_for_operator(graph: ir.Graph, dims: Mapping[str, int] | None = No
     """
     attentions, sizes = find_attentions(graph)
     return [each for each in attentions if _has_kernel(each, sizes, dims or {})], sizes
+
+
+def lengths_to_name(graph: ir.Graph) -> tuple[str, ...]:
+    """Return the open dimensions of which attentions would be ONNX's operator if a multiple of 4 were named for them.
+
+    Args:
+        graph: a typed graph in float32.
+    """
+    attentions, sizes = find_attentions(graph)
+    waiting = (each for each in attentions if not isinstance(each.key.rows, int) and not _has_kernel(each, sizes, {}))
+    lengths = ((each, str(each.key.rows)) for each in waiting)
+    return tuple(sorted({length for each, length in lengths if _has_kernel(each, sizes, {length: _LIKELY_KEYS})}))
 
 
 def _has_kernel(attention: Found, sizes: Sizes, dims: Mapping[str, int]) -> bool:

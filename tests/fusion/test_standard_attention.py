@@ -232,6 +232,24 @@ def test_the_operator_itself_is_written_by_rows(form):
     onnx.checker.check_model(report.program.to_onnx(), full_check=True)
 
 
+# body, sizes, options -> what the note about attention in pieces says of lengths; None without the note
+OFFERS = {
+    "open": (PLAIN, ("b", "l"), {}, "; ONNX's is one where runs have a multiple of 4 keys, as with --dim l=32"),
+    "named": (PLAIN, ("b", "l"), {"dims": {"l": 32}}, None),
+    "named, and no multiple of 4": (PLAIN, ("b", "l"), {"dims": {"l": 30}}, ""),
+    "known": (PLAIN, (2, 15), {}, ""),
+    "a mask that is not known to choose scores": (UNKNOWN, ("b", "l"), {}, ""),
+}
+
+
+@pytest.mark.parametrize("name", OFFERS)
+def test_who_may_name_a_length_is_told(name):
+    body, sizes, options, expected = OFFERS[name]
+    report = amp.transpile(wide(body, *sizes), level="O2", verify=False, cache=False, **options)
+    told = [note.partition("so it is no default")[2] for note in report.notes if "--fuse contrib would" in note]
+    assert told == ([] if expected is None else [expected])
+
+
 def test_heads_that_no_kernel_takes_stay_in_pieces():
     for heads, width in (([0, 0, 4, 4], 16), ([0, 0, 1, 264], 264)):
         report = amp.transpile(
