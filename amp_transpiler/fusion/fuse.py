@@ -23,6 +23,9 @@ from amp_transpiler.precision.policy import Policy
 from amp_transpiler.precision.training import holds_gradients
 from amp_transpiler.precision.user_lists import UserLists
 from amp_transpiler.program.program import Program
+from amp_transpiler.targets import Target
+from amp_transpiler.targets.cpu import CPU
+from amp_transpiler.targets.cuda import CUDA
 from amp_transpiler.targets.kernel_table import is_within
 
 __all__ = ["Fuse", "Fused", "check_fusions", "fuse", "reason_against_fusions"]
@@ -98,7 +101,7 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
 
         raise_opset_for_attention(program, policy)
         opset = opset_of(program.model, "")
-    wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset]
+    wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset and _concerns(policy.target, fusion)]
     missing = [fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty)]
     names = [fusion.name for fusion in wanted]
     restrictions = Restrictions(missing, policy.rules.lists)
@@ -182,13 +185,16 @@ def _may_raise_opset(choice: str, policy: Policy, faulty: Collection[str]) -> bo
     return bool(raising) and "Attention" not in fusions and policy.target.has_prices
 
 
+def _concerns(target: Target, fusion: Fusion) -> bool:
+    """Whether a fusion may be done for a target: one that counts on kernels, where these are known to do it."""
+    return not fusion.first_release or target.name in (CUDA.name, CPU.name)
+
+
 def _is_sound(fusion: Fusion, policy: Policy, faulty: Collection[str]) -> bool:
     """Whether the target has the operators that a fusion writes, and computes them rightly."""
     if fusion.kind == "standard" and not fusion.first_release:
         return True  # an operator without a kernel is written out by its definition
-    if fusion.first_release and policy.target.provider is None:
-        return False
-    if not is_within(policy.target.ort, fusion.first_release, None):
+    if not _concerns(policy.target, fusion) or not is_within(policy.target.ort, fusion.first_release, None):
         return False
     kernels = policy.target.release.kernels(policy.target.name)
     for operator in fusion.operators:

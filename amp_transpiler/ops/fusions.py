@@ -46,7 +46,8 @@ class Fusion:
         by_default: the formats in which it is done unasked: a device has run its kernels there, so that their
             arithmetic is measured and they have a price.
         withheld: why not in the others.
-        first_release: the first ONNX Runtime whose kernels do what it counts on; empty for any that has them.
+        first_release: the first ONNX Runtime whose kernels do what it counts on, for targets `cuda` and `cpu` alone;
+            empty for any that has them.
         raises_opset: an older model is brought to `opset` for it, where the target has prices.
     """
 

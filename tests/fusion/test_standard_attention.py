@@ -206,7 +206,10 @@ DEFAULTS = {
     "standard operators": (PLAIN, (2, 16), {"fuse": "standard"}, OPERATOR, 23),
     "ONNX Runtime's operators": (PLAIN, (2, 16), {"fuse": "contrib"}, {"com.microsoft::Attention": 1}, 17),
     "both providers": (PLAIN, (2, 16), {"target": "any", "fuse": "standard"}, {}, 17),
-    "TensorRT": (PLAIN, (2, 16), {"target": "tensorrt", "fuse": "standard"}, {}, 17),
+    "TensorRT": (PLAIN, (2, 16), {"target": "tensorrt", "fuse": "standard", "opset": 23}, {}, 23),
+    "WebGPU": (PLAIN, (2, 16), {"target": "webgpu", "fuse": "standard", "opset": 23}, {}, 23),
+    "the CPU": (PLAIN, (2, 16), {"target": "cpu", "fuse": "standard"}, {}, 17),
+    "the CPU at the opset": (PLAIN, (2, 16), {"target": "cpu", "fuse": "standard", "opset": 23}, OPERATOR, 23),
 }
 
 
@@ -218,8 +221,10 @@ def test_where_it_is_done(name):
     assert report.fused == fused
     result = report.program.to_onnx()
     assert {each.domain: each.version for each in result.opset_import}[""] == opset
-    told = [note for note in report.notes if "-> 23" in note]
-    assert told == (["opset 17 -> 23: 1 attention is one operator there"] if opset == 23 else [])
+    told = [note for note in report.notes if "-> 23: 1" in note or "not fused" in note]
+    assert told == (
+        ["opset 17 -> 23: 1 attention is one operator there"] if opset == 23 and "opset" not in options else []
+    )
     onnx.checker.check_model(result, full_check=True)
 
 
