@@ -37,8 +37,9 @@ _INTRODUCTION = """# Fusion by default
 
 What `amp-transpile MODEL` makes of models in which it fuses nodes, beside `--fuse none`: verdict with the error of the
 worst output, allowed 2%, predicted time of one inference on an H100, size of the files, nodes in float16 and casts.
-Fused is what a device has run (`ops/fusions.py`), so attention stays in pieces. `lab/bench_fusion.py` made the
-page, from files in `docs/benchmarks/fusion/`."""
+Fused is what a device has run (`ops/fusions.py`). Attention stays in pieces where its mask has an open number of
+keys, or where no fused kernel takes its heads. `lab/bench_fusion.py` made the page, from files in
+`docs/benchmarks/fusion/`."""
 
 _CONVERT = """
 import json, sys

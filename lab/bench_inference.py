@@ -64,6 +64,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "product": ("FusedMatMul", "FusedGemm", "GemmFastGelu"),
     "convolution": ("FusedConv",),
 }
+WITHIN_ATTENTION = {"product": 2, "softmax of a sum": 1}  # what an operator of attention computes
 Record = dict[str, Any]
 
 
@@ -144,6 +145,9 @@ def lost(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     missing: collections.Counter[str] = collections.Counter()
     for family, operators in FAMILIES.items():
         missing[family] = sum(before.get(op, 0) for op in operators) - sum(after.get(op, 0) for op in operators)
+    attentions = max(0, -missing["attention"])
+    for family, number in WITHIN_ATTENTION.items():
+        missing[family] -= number * attentions
     return {family: number for family, number in missing.items() if number > 0}
 
 

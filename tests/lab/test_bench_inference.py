@@ -26,6 +26,8 @@ from tests.support import parse
         ({"LayerNormalization": 3}, {"SimplifiedLayerNormalization": 3}, {"layer normalisation": 3}),
         ({}, {"BiasSoftmax": 1}, {}),
         ({"Conv": 3}, {}, {}),
+        ({"FusedMatMul": 3, "BiasSoftmax": 1}, {"Attention": 1}, {"product": 1}),
+        ({"FusedMatMul": 2, "Attention": 1}, {"Attention": 1}, {"product": 2}),
     ],
 )
 def test_a_fused_operator_that_became_another_of_its_family_is_not_lost(before, after, expected):
