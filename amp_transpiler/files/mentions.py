@@ -111,6 +111,8 @@ def _candidates(folder: pathlib.Path, weights: Collection[str]) -> list[pathlib.
     for place in (folder, *folder.parents):
         is_ours = os.access(place, os.W_OK)
         for entry in _entries(place):
+            if entry.is_dir(follow_symlinks=False):  # tells without asking the file system
+                continue
             path = pathlib.Path(entry.path)
             try:
                 status = path.stat()
@@ -220,9 +222,11 @@ def naming_models(place: pathlib.Path) -> Iterator[pathlib.Path]:
     wanted, clock = {place.name: os.fsencode(place.name)}, _Clock()
     for folder in (place.parent, *place.parent.parents):
         for entry in _entries(folder):
-            path = pathlib.Path(entry.path)
             with contextlib.suppress(OSError, _Doubt):
-                if path != place and path.is_file() and is_protobuf_model(path):
+                if not entry.is_file():  # tells without asking the file system: a folder above may hold thousands
+                    continue
+                path = pathlib.Path(entry.path)
+                if path != place and is_protobuf_model(path):
                     with path.open("rb") as file:
                         named = _in_file(file, wanted, clock)
                     if named:

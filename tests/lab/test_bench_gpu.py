@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import bench_gpu
@@ -193,6 +194,15 @@ class _Device:
         return lambda: None
 
 
+@pytest.fixture
+def watched(monkeypatch):
+    """End what `Sessions` does to all sessions of the process, each of which would write its graph from then on."""
+    for name in ("__init__", "run", "run_with_iobinding", "run_async"):
+        monkeypatch.setattr(onnxruntime.InferenceSession, name, getattr(onnxruntime.InferenceSession, name))
+    monkeypatch.setenv("AMP_TRANSPILER_CACHE", "off")
+
+
+@pytest.mark.usefixtures("watched")
 @pytest.mark.parametrize(
     ("variant", "body", "options", "error"),
     [
