@@ -22,6 +22,7 @@ from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
 from tests import older_onnx, oldest_cases, sleeping_threads
 from tests.counted import Counted, CountedSteps
+from tests.exported_steps import ExportedSteps
 from tests.placing import Place, Placing
 from tests.record import Recorder
 
@@ -96,12 +97,23 @@ def counted(tmp_path: pathlib.Path) -> Counted:
 @pytest.fixture(scope="session")
 def counted_step(tmp_path_factory: pytest.TempPathFactory) -> CountedSteps:
     """What counts a training step: each once a run, in whichever worker."""
+    return CountedSteps(_of_the_run(tmp_path_factory, "counted-steps"))
+
+
+@pytest.fixture(scope="session")
+def exported_step(tmp_path_factory: pytest.TempPathFactory) -> ExportedSteps:
+    """What exports a training step from torch: each once a run, in whichever worker."""
+    return ExportedSteps(_of_the_run(tmp_path_factory, "exported-steps"))
+
+
+def _of_the_run(tmp_path_factory: pytest.TempPathFactory, name: str) -> pathlib.Path:
+    """Return a folder that all workers share."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # a worker's own folder lies in that of the run
-    shared = folder / "counted-steps"
+    shared = folder / name
     shared.mkdir(exist_ok=True)
-    return CountedSteps(shared)
+    return shared
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from amp_transpiler.update_passes.loss_scaling import ScalingRule
 from amp_transpiler.update_passes.scale_loss import FIRST_SCALE
 from foreign.networks import NETWORKS
 from foreign.own_steps import saved
-from foreign.torch_steps import TORCH_NETWORKS, from_torch
+from foreign.torch_steps import TORCH_NETWORKS
 from tests.passes.foreign import by_hand, converted, foreign_step, prepared, trained
 from tests.precision.test_training_step_forms import STEPS
 from tests.support import assert_valid, nodes, parse
@@ -99,12 +99,9 @@ def assert_scaling_is_exact(step):
 @pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("network", TORCH_NETWORKS)
-def test_the_gradient_of_the_loss_itself_is_scaled_in_steps_from_torch(network, exporter):
+def test_the_gradient_of_the_loss_itself_is_scaled_in_steps_from_torch(network, exporter, exported_step):
     """`torch.func` begins with a gradient of one, which is a constant: it is the seed."""
-    pytest.importorskip("torch", reason="torch exports these steps: install the extra [torch]")
-    if exporter == "dynamo":
-        pytest.importorskip("onnxscript", reason="torch's newer exporter needs it: install the extra [torch]")
-    (seed,) = assert_scaling_is_exact(from_torch(network, exporter)).seeds
+    (seed,) = assert_scaling_is_exact(exported_step(network, exporter)).seeds
     assert constant_of(seed) is not None or seed.producer().op_type == "ConstantOfShape"
 
 

@@ -13,7 +13,7 @@ import amp_transpiler as amp
 import foreign_steps
 from foreign.library import by_hand
 from foreign.own_steps import saved
-from foreign.torch_steps import TORCH_NETWORKS, from_torch
+from foreign.torch_steps import TORCH_NETWORKS
 from foreign.ways import CONVERSIONS, DTYPES, Outcome, convert, masters_alone, measure, train
 from foreign.writer import Writer
 from tests.support import run
@@ -92,11 +92,8 @@ def test_every_step_by_hand(network, optimizer, rate):
 @pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("network", TORCH_NETWORKS)
-def test_every_step_from_torch(network, exporter):
-    pytest.importorskip("torch", reason="torch exports these steps: install the extra [torch]")
-    if exporter == "dynamo":
-        pytest.importorskip("onnxscript", reason="torch's newer exporter needs it: install the extra [torch]")
-    step, batches, fp32 = in_fp32(from_torch(network, exporter), 40)
+def test_every_step_from_torch(network, exporter, exported_step):
+    step, batches, fp32 = in_fp32(exported_step(network, exporter), 40)
     assert np.mean(fp32.losses[-9:]) < np.mean(fp32.losses[:9])
     roles = {row.role for row in step.states}
     assert roles >= {"parameter", "moment", "counter"}
