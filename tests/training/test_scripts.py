@@ -16,10 +16,9 @@ SMALL = ("--place", "cpu", "--size", "12", "--hidden", "8", "--steps", "40")
 pytestmark = pytest.mark.slow
 
 
-def run(script, *args, folder, code=0):
-    child = subprocess.run(
-        [sys.executable, EXAMPLES / script, *map(str, args)], cwd=folder, capture_output=True, text=True, check=False
-    )
+def run(script, *args, folder, code=0, environment=None):
+    command = [sys.executable, EXAMPLES / script, *map(str, args)]
+    child = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     assert child.returncode == code, child.stdout + child.stderr
     return child.stdout if code == 0 else child.stderr
 
@@ -72,8 +71,8 @@ def test_the_inference_half_runs_and_draws_nothing(tmp_path):
 # ---- train.py ----
 
 
-def train(*args, folder, code=0):
-    return run("train.py", "--place", "cpu", *args, folder=folder, code=code)
+def train(*args, **options):
+    return run("train.py", "--place", "cpu", *args, **options)
 
 
 @pytest.mark.parametrize(
@@ -98,24 +97,22 @@ def test_the_digits_are_learnt(tmp_path, args):
 
 
 @pytest.mark.parametrize("level", ["fp32", "O2"])
-def test_a_resumed_run_is_bit_identical_to_one_that_never_stopped(tmp_path, level):
-    pytest.importorskip("sklearn")
+def test_a_resumed_run_is_bit_identical_to_one_that_never_stopped(tmp_path, level, quick_digits):
     args = ("--model", "mlp", "--level", level, "--batch-size", "128")
-    train(*args, "--epochs", "2", "--checkpoint", "whole", folder=tmp_path)
-    train(*args, "--epochs", "1", "--checkpoint", "parts", folder=tmp_path)
+    train(*args, "--epochs", "2", "--checkpoint", "whole", folder=tmp_path, environment=quick_digits)
+    train(*args, "--epochs", "1", "--checkpoint", "parts", folder=tmp_path, environment=quick_digits)
     halfway = (tmp_path / "parts.safetensors").read_bytes()
-    train(*args, "--epochs", "2", "--checkpoint", "parts", "--resume", folder=tmp_path)
+    train(*args, "--epochs", "2", "--checkpoint", "parts", "--resume", folder=tmp_path, environment=quick_digits)
     whole, parts = ((tmp_path / f"{name}.safetensors").read_bytes() for name in ("whole", "parts"))
     assert whole == parts
     assert whole != halfway
-    said = train(*args, "--epochs", "2", "--checkpoint", "parts", "--resume", folder=tmp_path)
+    said = train(*args, "--epochs", "2", "--checkpoint", "parts", "--resume", folder=tmp_path, environment=quick_digits)
     assert "22 steps were taken already" in said
 
 
-def test_the_loss_curve_is_drawn(tmp_path):
-    pytest.importorskip("sklearn")
+def test_the_loss_curve_is_drawn(tmp_path, quick_digits):
     pytest.importorskip("matplotlib")
-    train("--model", "mlp", "--epochs", "1", "--plot", "loss.png", folder=tmp_path)
+    train("--model", "mlp", "--epochs", "1", "--plot", "loss.png", folder=tmp_path, environment=quick_digits)
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
 
 
@@ -133,16 +130,16 @@ def linear_classifier(path, pixels):
 
 
 @pytest.mark.parametrize("level", ["fp32", "O1", "O2"])
-def test_an_onnx_model_is_trained(tmp_path, level):
-    pytest.importorskip("sklearn")
+def test_an_onnx_model_is_trained(tmp_path, level, quick_digits):
     model = linear_classifier(tmp_path / "linear.onnx", 64)
-    said = train("--onnx", model, "--level", level, "--lr", "0.02", "--epochs", "4", folder=tmp_path)
+    said = train(
+        "--onnx", model, "--level", level, "--lr", "0.02", "--epochs", "4", folder=tmp_path, environment=quick_digits
+    )
     (accuracy,) = numbers(r"([\d.]+)% of the digits", said)
     assert accuracy > 85
 
 
-def test_what_cannot_be_trained_is_said_in_one_line(tmp_path):
-    pytest.importorskip("sklearn")
+def test_what_cannot_be_trained_is_said_in_one_line(tmp_path, quick_digits):
     model = linear_classifier(tmp_path / "wrong.onnx", 63)
     for args, expected in (
         (("--onnx", model), "the digits are"),
@@ -150,6 +147,6 @@ def test_what_cannot_be_trained_is_said_in_one_line(tmp_path):
         (("--checkpoint", "nothing", "--resume"), "nothing.safetensors"),
         (("--resume",), "--resume needs --checkpoint"),
     ):
-        said = train(*args, folder=tmp_path, code=2)
+        said = train(*args, folder=tmp_path, environment=quick_digits, code=2)
         assert expected in said
         assert "Traceback" not in said
