@@ -20,7 +20,7 @@ from amp_transpiler.errors import EnvironmentProblem
 from amp_transpiler.runtime import cuda
 from amp_transpiler.runtime.places import PLACE_VARIABLE
 from launches_libraries import MARK
-from tests import older_onnx, oldest_cases, sleeping_threads
+from tests import older_onnx, oldest_cases, sleeping_threads, unflushed
 from tests.counted import Counted, CountedSteps
 from tests.exported_steps import ExportedSteps
 from tests.placing import Place, Placing
@@ -30,6 +30,7 @@ os.environ["AMP_TRANSPILER_CACHE"] = "off"  # tests leave nothing in the user's 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # many a test imports onnxruntime before the package
 older_onnx.install()  # before any file of tests makes a model
 sleeping_threads.install()  # before any file of tests opens a session
+unflushed.install()
 
 TESTS = pathlib.Path(__file__).resolve().parent
 HOST_DEFAULT = "default"  # of --place: what the host decides
@@ -169,8 +170,8 @@ def _let_loggers_propagate() -> None:
     To each logger that does not propagate, pytest adds its handlers three times a test, twice, and removes them again.
     torch has fifty of those, which took a millisecond of every test.
     """
-    for logger in logging.root.manager.loggerDict.values():
-        if isinstance(logger, logging.Logger):
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
             logger.propagate = True
 
 
