@@ -111,10 +111,10 @@ def _candidates(folder: pathlib.Path, weights: Collection[str]) -> list[pathlib.
     for place in (folder, *folder.parents):
         is_ours = os.access(place, os.W_OK)
         for entry in _entries(place):
-            if entry.is_dir(follow_symlinks=False):  # tells without asking the file system
-                continue
             path = pathlib.Path(entry.path)
             try:
+                if entry.is_dir(follow_symlinks=False):  # tells without asking the file system
+                    continue
                 status = path.stat()
             except OSError:
                 continue  # a link that leads nowhere, or a file that has just gone
