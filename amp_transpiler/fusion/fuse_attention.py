@@ -11,11 +11,12 @@ import onnx_ir as ir
 
 from amp_transpiler.fusion.attention_bias import MaskWriter, masking_of
 from amp_transpiler.fusion.attention_masks import Mask
+from amp_transpiler.fusion.attention_nodes import nodes_of
 from amp_transpiler.fusion.attention_operands import BATCH_FIRST, Operand
 from amp_transpiler.fusion.attention_pattern import Found, find_attentions
 from amp_transpiler.fusion.attention_projection import Projection, projection, weight_array
 from amp_transpiler.fusion.attention_writing import OperandWriter, can_end, replace_end
-from amp_transpiler.fusion.restrictions import Restrictions, nodes_within
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.graph.names import NameAllocator
 from amp_transpiler.graph.sizes import Sizes
 from amp_transpiler.ops.schema import opset_of
@@ -107,9 +108,7 @@ class _Writer:
         if self._restrictions is None:
             return True
         operands = (attention.query.whole, attention.key.whole, attention.value.whole)
-        inputs = {*(operands if parts is None else (parts[0].source,)), *(mask.value for mask in attention.masks)}
-        lasts = {attention.last, *(node for end in attention.ends if (node := end.value.producer()) is not None)}
-        nodes = {node for last in lasts for node in nodes_within(inputs, last)}
+        nodes = nodes_of(attention, None, operands if parts is None else (parts[0].source,))
         return self._restrictions.allow("Attention", attention.last, nodes)
 
     # ---- the operator ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from amp_transpiler.fusion.standard_attention import FIRST_OPSET, attentions_for_operator
+from amp_transpiler.fusion.standard_attention import FIRST_OPSET, count_for_operator
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import PassManager
@@ -31,9 +31,9 @@ def raise_opset_for_attention(program: Program, policy: Policy) -> None:
     model, target = program.model, policy.target
     if policy.opset is not None or not opset_of(model, "") < FIRST_OPSET <= target.newest_opset:
         return
-    if policy.low is FLOAT32 or not (attentions := attentions_for_operator(model.graph, policy.dims)[0]):
+    count = 0 if policy.low is FLOAT32 else count_for_operator(model.graph, policy.dims)
+    if not count:
         return
-    count = len(attentions)
     reason = "1 attention is one operator there" if count == 1 else f"{count} attentions are one operator each there"
 
     def choose(model: ir.Model) -> OpsetChoice:

@@ -28,7 +28,7 @@ from amp_transpiler.ops.schema import opset_of
 from amp_transpiler.passes.manager import Pass, PassResult
 from amp_transpiler.passes.node_builder import NodeBuilder
 
-__all__ = ["FIRST_OPSET", "FuseStandardAttention", "attentions_for_operator", "lengths_to_name"]
+__all__ = ["FIRST_OPSET", "FuseStandardAttention", "count_for_operator", "lengths_to_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,23 +69,24 @@ class FuseStandardAttention(Pass[PassResult]):
     def call(self, model: ir.Model) -> PassResult:
         if opset_of(model, "") < FIRST_OPSET:
             return PassResult(model, modified=False)
-        attentions, sizes = attentions_for_operator(model.graph, self._dims)
+        attentions, sizes = find_attentions(model.graph)
         writer = _Writer(model, sizes, self._restrictions)
-        written = sum(writer.write(attention) for attention in attentions)
+        maskings = [(each, _masking_in_kernel(each, sizes, self._dims)) for each in attentions]
+        written = sum(masking is not None and writer.write(each, masking) for each, masking in maskings)
         if written:
             logger.info("%d of %d attentions are ONNX's operator", written, len(attentions))
         return PassResult(model, modified=bool(written), count=written)
 
 
-def attentions_for_operator(graph: ir.Graph, dims: Mapping[str, int] | None = None) -> tuple[list[Found], Sizes]:
-    """Return the attentions that are faster as ONNX's operator, by the price list, and the graph's sizes.
+def count_for_operator(graph: ir.Graph, dims: Mapping[str, int] | None = None) -> int:
+    """Return how many attentions are faster as ONNX's operator, by the price list.
 
     Args:
         graph: a typed graph in float32.
         dims: name of an open dimension -> its size in the runs that count.
     """
     attentions, sizes = find_attentions(graph)
-    return [each for each in attentions if _has_kernel(each, sizes, dims or {})], sizes
+    return sum(_masking_in_kernel(each, sizes, dims or {}) is not None for each in attentions)
 
 
 def lengths_to_name(graph: ir.Graph) -> tuple[str, ...]:
@@ -95,30 +96,33 @@ def lengths_to_name(graph: ir.Graph) -> tuple[str, ...]:
         graph: a typed graph in float32.
     """
     attentions, sizes = find_attentions(graph)
-    waiting = (each for each in attentions if not isinstance(each.key.rows, int) and not _has_kernel(each, sizes, {}))
-    lengths = ((each, str(each.key.rows)) for each in waiting)
-    return tuple(sorted({length for each, length in lengths if _has_kernel(each, sizes, {length: _LIKELY_KEYS})}))
+    names: set[str] = set()
+    for attention in attentions:
+        length = attention.key.rows
+        if isinstance(length, str) and _masking_in_kernel(attention, sizes, {}) is None:
+            named = _masking_in_kernel(attention, sizes, {length: _LIKELY_KEYS})
+            names.update([length] if named is not None else [])
+    return tuple(sorted(names))
 
 
-def _has_kernel(attention: Found, sizes: Sizes, dims: Mapping[str, int]) -> bool:
-    """Whether a fused kernel computes the same as the source, and is faster than the pieces."""
+def _masking_in_kernel(attention: Found, sizes: Sizes, dims: Mapping[str, int]) -> _Masking | None:
+    """Return what masks do in a fused kernel; None unless it computes the same as the source, and is faster."""
     query, key, value = attention.query, attention.key, attention.value
     if any(each.places or (each.order != BATCH_FIRST and each.batch != 1) for each in (query, key, value)):
-        return False  # products read rows by positions as they lie
+        return None  # products read rows by positions as they lie
     if query.size != value.size or query.size % _HEAD_UNIT or query.size > _LARGEST_HEAD or attention.scale <= 0:
-        return False
+        return None
     masking = _masking(attention, sizes)
     keys = dims.get(str(key.rows), key.rows)
     if masking is None or (masking.masks and not (isinstance(keys, int) and keys % _KEY_UNIT == 0)):
-        return False
-    if _is_operator(attention):
-        return True  # by rows, heads are not turned before it, behind it and within
+        return None
     sides = (dims.get(str(query.batch), query.batch), query.heads, dims.get(str(query.rows), query.rows), keys)
     known = [side for side in sides if isinstance(side, int)]
+    if _is_operator(attention) or len(known) < len(sides):
+        return masking  # the operator by rows needs no heads turned before it, behind it and within
     chosen = masking.averages and not masking.masks[0].replaces  # pieces choose, too, where a number takes the place
-    return len(known) < len(sides) or is_cheaper_as_operator(
-        *known, query.size, masked=bool(masking.masks), chosen=chosen
-    )
+    is_cheaper = is_cheaper_as_operator(*known, query.size, masked=bool(masking.masks), chosen=chosen)
+    return masking if is_cheaper else None
 
 
 def _is_operator(attention: Found) -> bool:
@@ -166,10 +170,9 @@ class _Writer:
         self._operands = OperandWriter()
         self._masks = MaskWriter(sizes, self._operands, lowest=_LOWEST, keeps_infinity=True)
 
-    def write(self, attention: Found) -> bool:
+    def write(self, attention: Found, masking: _Masking) -> bool:
         """Replace one attention; return False if it cannot be."""
-        masking = _masking(attention, self._sizes)
-        if masking is None or not all(map(can_end, attention.ends)):
+        if not all(map(can_end, attention.ends)):
             return False
         operands = (attention.query, attention.key, attention.value)
         output = output_of(attention.ends[0], self._sizes) if len(attention.ends) == 1 else None
@@ -183,10 +186,8 @@ class _Writer:
         builder = NodeBuilder(attention.last, self._names)
         inputs = self._inputs(builder, operands, products, biased)
         if masking.averages:
-            rows, zero = (
-                self._masks.rows(builder, masking.masks[0], attention),
-                builder.constant(np.asarray(0.0, np.float32)),
-            )
+            rows = self._masks.rows(builder, masking.masks[0], attention)
+            zero = builder.constant(np.asarray(0.0, np.float32))
             inputs[0] = builder.node("Where", [rows, inputs[0], zero], dtype=_FLOAT)
         if masking.masks:
             inputs.append(self._masks.full(builder, masking.masks, attention))

@@ -10,6 +10,7 @@ from amp_transpiler.fusion import operand_products, standard_attention
 from amp_transpiler.fusion.attention_prices import is_cheaper_as_operator
 from amp_transpiler.fusion.fuse import Fuse
 from amp_transpiler.graph.constness import constant_array
+from amp_transpiler.ops.fusions import FUSIONS
 from amp_transpiler.passes.manager import run_pass
 from tests.fusion import test_attention_layouts as layouts
 from tests.fusion.attention_forms import (
@@ -253,6 +254,10 @@ def test_who_may_name_a_length_is_told(name):
     report = amp.transpile(wide(body, *sizes), level="O2", verify=False, cache=False, **options)
     told = [note.partition("so it is no default")[2] for note in report.notes if "--fuse contrib would" in note]
     assert told == ([] if expected is None else [expected])
+
+
+def test_the_table_of_fusions_has_the_opset_of_the_operator():
+    assert [fusion.opset for fusion in FUSIONS if fusion.name == NAME] == [standard_attention.FIRST_OPSET]
 
 
 def test_heads_that_no_kernel_takes_stay_in_pieces():
