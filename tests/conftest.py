@@ -97,13 +97,13 @@ def counted(tmp_path: pathlib.Path) -> Counted:
 
 @pytest.fixture(scope="session")
 def counted_step(tmp_path_factory: pytest.TempPathFactory) -> CountedSteps:
-    """What counts a training step: each once a run, in whichever worker."""
+    """Return what counts training steps, each once in a run of the tests."""
     return CountedSteps(_of_the_run(tmp_path_factory, "counted-steps"))
 
 
 @pytest.fixture(scope="session")
 def exported_step(tmp_path_factory: pytest.TempPathFactory) -> ExportedSteps:
-    """What exports a training step from torch: each once a run, in whichever worker."""
+    """Return what exports training steps from torch, each once in a run of the tests."""
     return ExportedSteps(_of_the_run(tmp_path_factory, "exported-steps"))
 
 

@@ -99,7 +99,7 @@ def fuse(program: Program, choice: str, policy: Policy) -> Fused:
     if _may_raise_opset(choice, policy, faulty):
         from amp_transpiler.fusion.raised_opset import raise_opset_for_attention
 
-        raise_opset_for_attention(program, policy)
+        raise_opset_for_attention(program, policy, Restrictions((), policy.rules.lists))
         opset = opset_of(program.model, "")
     wanted = [fusion for fusion in fusions_of(choice) if fusion.opset <= opset and _concerns(policy.target, fusion)]
     missing = [fusion.name for fusion in wanted if not _is_sound(fusion, policy, faulty)]

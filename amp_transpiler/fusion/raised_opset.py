@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from amp_transpiler.fusion.restrictions import Restrictions
 from amp_transpiler.fusion.standard_attention import FIRST_OPSET, count_for_operator
 from amp_transpiler.graph.dtypes import FLOAT32
 from amp_transpiler.ops.schema import opset_of
@@ -18,7 +19,7 @@ from amp_transpiler.program.program import Program
 __all__ = ["raise_opset_for_attention"]
 
 
-def raise_opset_for_attention(program: Program, policy: Policy) -> None:
+def raise_opset_for_attention(program: Program, policy: Policy, restrictions: Restrictions) -> None:
     """Raise the opset of a prepared program in place if it has attentions that are faster as ONNX's operator.
 
     It stays where the user named an opset, where the release does not read the newer one, and where a node would lose
@@ -27,11 +28,12 @@ def raise_opset_for_attention(program: Program, policy: Policy) -> None:
     Args:
         program: a typed program in plain form.
         policy: names target and opset, and has the sizes of open dimensions.
+        restrictions: which nodes may become one.
     """
     model, target = program.model, policy.target
     if policy.opset is not None or not opset_of(model, "") < FIRST_OPSET <= target.newest_opset:
         return
-    count = 0 if policy.low is FLOAT32 else count_for_operator(model.graph, policy.dims)
+    count = 0 if policy.low is FLOAT32 else count_for_operator(model.graph, restrictions, policy.dims)
     if not count:
         return
     reason = "1 attention is one operator there" if count == 1 else f"{count} attentions are one operator each there"

@@ -78,15 +78,17 @@ class FuseStandardAttention(Pass[PassResult]):
         return PassResult(model, modified=bool(written), count=written)
 
 
-def count_for_operator(graph: ir.Graph, dims: Mapping[str, int] | None = None) -> int:
-    """Return how many attentions are faster as ONNX's operator, by the price list.
+def count_for_operator(graph: ir.Graph, restrictions: Restrictions, dims: Mapping[str, int]) -> int:
+    """Return how many attentions may become ONNX's operator, and are faster for it by the price list.
 
     Args:
         graph: a typed graph in float32.
+        restrictions: which nodes may become one.
         dims: name of an open dimension -> its size in the runs that count.
     """
     attentions, sizes = find_attentions(graph)
-    return sum(_masking_in_kernel(each, sizes, dims or {}) is not None for each in attentions)
+    faster = [each for each in attentions if _masking_in_kernel(each, sizes, dims) is not None]
+    return sum(restrictions.fit(_nodes_from_sources(each, sizes)) for each in faster)
 
 
 def lengths_to_name(graph: ir.Graph) -> tuple[str, ...]:
@@ -100,8 +102,8 @@ def lengths_to_name(graph: ir.Graph) -> tuple[str, ...]:
     for attention in attentions:
         length = attention.key.rows
         if isinstance(length, str) and _masking_in_kernel(attention, sizes, {}) is None:
-            named = _masking_in_kernel(attention, sizes, {length: _LIKELY_KEYS})
-            names.update([length] if named is not None else [])
+            masking = _masking_in_kernel(attention, sizes, {length: _LIKELY_KEYS})
+            names.update([length] if masking is not None else [])
     return tuple(sorted(names))
 
 
@@ -123,6 +125,12 @@ def _masking_in_kernel(attention: Found, sizes: Sizes, dims: Mapping[str, int]) 
     chosen = masking.averages and not masking.masks[0].replaces  # pieces choose, too, where a number takes the place
     is_cheaper = is_cheaper_as_operator(*known, query.size, masked=bool(masking.masks), chosen=chosen)
     return masking if is_cheaper else None
+
+
+def _nodes_from_sources(attention: Found, sizes: Sizes) -> set[ir.Node]:
+    """Return the nodes of an attention, with the products that its operands are."""
+    operands = (attention.query, attention.key, attention.value)
+    return nodes_of(attention, None, {source_of(each, sizes) for each in operands})
 
 
 def _is_operator(attention: Found) -> bool:
@@ -176,7 +184,7 @@ class _Writer:
             return False
         operands = (attention.query, attention.key, attention.value)
         output = output_of(attention.ends[0], self._sizes) if len(attention.ends) == 1 else None
-        nodes = nodes_of(attention, None, {source_of(each, self._sizes) for each in operands})
+        nodes = _nodes_from_sources(attention, self._sizes)
         if not self._restrictions.allow(_FUSION, attention.last, nodes):
             return False
         gone = nodes - still_needed(nodes, {end.value for end in attention.ends})

@@ -274,6 +274,13 @@ def test_the_opset_stays_where_a_node_would_lose_its_kernel():
     assert report.fused == PIECES
 
 
+def test_the_opset_stays_where_the_lists_keep_attention_as_it_is():
+    lists = amp.AutoMixedPrecisionLists(custom_black_list=["Softmax"])
+    report = amp.transpile(wide(PLAIN, 2, 16), level="O2", amp_lists=lists, verify=False, cache=False)
+    assert report.fused == {}
+    assert report.program.to_onnx().opset_import[0].version == 17
+
+
 def test_the_price_list_decides():
     assert is_cheaper_as_operator(1, 12, 128, 128, 64, masked=True, chosen=True)
     assert not is_cheaper_as_operator(1, 12, 197, 197, 64, masked=True, chosen=False)  # three products' kernels
